@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters by name, imported on first use. The one place of the package where an import waits until it is needed.
+
+Hooks and the command ask it with a backend's name and that backend's own settings, unread. Nothing else makes an
+adapter of an unknown kind.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
+from airflow_provider_dispatch.exceptions import NotInstalledError, SpecError
+
+AdapterFactory = Callable[[Mapping[str, object]], DispatchAdapter]
+
+_FACTORIES: dict[str, str | AdapterFactory] = {
+    "local": "airflow_provider_dispatch.adapters.local.adapter:build_adapter",
+}
+
+
+def register_adapter(backend: str, factory: AdapterFactory) -> None:
+    """Make a backend known under a name, for instance a fake in tests. The last registration of a name counts."""
+    _FACTORIES[backend] = factory
+
+
+def build_adapter(backend: str, settings: Mapping[str, object]) -> DispatchAdapter:
+    """A new adapter; nothing is contacted yet.
+
+    :param settings: the backend's own; checked by it.
+    :raises SpecError: no such backend, or a wrong setting.
+    :raises NotInstalledError: the backend's library is missing.
+    """
+    factory = _FACTORIES.get(backend)
+    if factory is None:
+        raise SpecError("backend", f"must be one of {', '.join(sorted(_FACTORIES))}", backend)
+    if isinstance(factory, str):
+        factory = _load(backend, factory)
+        _FACTORIES[backend] = factory
+    return factory(settings)
+
+
+def _load(backend: str, target: str) -> AdapterFactory:
+    module, _, name = target.partition(":")
+    try:
+        return cast("AdapterFactory", getattr(importlib.import_module(module), name))
+    except ModuleNotFoundError as error:
+        raise NotInstalledError(f"the {backend} backend needs {error.name}, which is not installed") from error

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user wants run: roles, their order and what they need. Untrusted input enters here, so it is pydantic.
+
+Operators, the command and plain programs build one; adapters read it. Validation happens before anything is sent and
+its errors name the field; values of environment variables never appear in them. The models are built on first use,
+because importing this module is part of parsing a DAG file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from airflow_provider_dispatch.core.quantity import parse_quantity
+from airflow_provider_dispatch.core.startup_order import check_order
+from airflow_provider_dispatch.exceptions import SpecError
+
+ONLY_ROLE = "node"
+RESERVED_PREFIX = "DISPATCH_"
+FLAT_ROLE_FIELDS = ("nodes", "command", "image", "env", "resources", "readiness")
+MOST_NODES = 1_000_000
+LONGEST_NAME = 253
+ROLE_NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
+ENV_NAME = re.compile(r"[^=\0]+")
+
+Seconds = Annotated[timedelta, Field(ge=timedelta(0), le=timedelta(days=366))]
+
+
+class _SpecModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, str_max_length=1_000_000)
+
+
+class When(StrEnum):
+    """What a role waits for in another: all its ranks ready, or all of them ended well."""
+
+    READY = "ready"
+    COMPLETE = "complete"
+
+
+class After(_SpecModel):
+    """One edge of the startup order."""
+
+    role: str
+    when: When = When.READY
+
+
+class Readiness(_SpecModel):
+    """How to see that a rank can serve others: a command that exits 0, or a TCP port that accepts. Exactly one."""
+
+    command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    tcp_port: int | None = Field(default=None, ge=1, le=65535)
+    period: Seconds = timedelta(seconds=1)
+
+    @model_validator(mode="after")
+    def _has_one_check(self) -> Readiness:
+        if (self.command is None) == (self.tcp_port is None):
+            raise ValueError("give either command or tcp_port")
+        if self.period < timedelta(milliseconds=50):
+            raise ValueError("period must be at least 50 ms")
+        return self
+
+
+class RoleSpec(_SpecModel):
+    """Ranks that run the same command.
+
+    :param resources: per node, as Kubernetes quantities; requests and limits alike.
+    :param image: container image; means nothing to the local adapter.
+    """
+
+    name: str = Field(default=ONLY_ROLE, pattern=ROLE_NAME)
+    nodes: int = Field(default=1, ge=1, le=MOST_NODES)
+    command: tuple[str, ...] = Field(min_length=1)
+    image: str | None = Field(default=None, min_length=1)
+    env: dict[str, str] = {}
+    resources: dict[str, str | int | float] = {}
+    after: tuple[After, ...] = ()
+    readiness: Readiness | None = None
+
+    @field_validator("command", "env")
+    @classmethod
+    def _has_no_nul(cls, value: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
+        if any("\0" in text for text in (value.values() if isinstance(value, dict) else value)):
+            raise ValueError("must not hold a NUL character")
+        return value
+
+    @field_validator("command")
+    @classmethod
+    def _has_program(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value[0]:
+            raise ValueError("the program's name is empty")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _has_free_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not ENV_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} can't name an environment variable")
+            if name.startswith(RESERVED_PREFIX):
+                raise ValueError(f"{name}: names that begin with {RESERVED_PREFIX} are set by the adapter")
+        return value
+
+    @field_validator("resources")
+    @classmethod
+    def _has_quantities(cls, value: dict[str, str | int | float]) -> dict[str, str | int | float]:
+        for resource, quantity in value.items():
+            parse_quantity(resource, quantity)
+        return value
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Per node: cpu in millicores, memory in bytes, anything else counted."""
+        return {resource: parse_quantity(resource, quantity) for resource, quantity in self.resources.items()}
+
+
+class JobSpec(_SpecModel):
+    """A multi-node job.
+
+    A job of one role may be written flat: ``JobSpec(command=["python", "train.py"], nodes=2)``; its role is ``node``.
+
+    :param success_roles: roles whose ranks must all exit 0 for success; None means all. The rest is ended then.
+    :param leading_role: whose rank 0 speaks for the job (log, result, address); None means the first.
+    :param max_restarts: restarts inside a submission after a non-zero exit.
+    :param max_preemptions: preemptions after which the job fails; None means any number.
+    :param grace_period: between TERM and KILL, for a hold, a stop and a preemption alike.
+    :param runtime: training runtime by name, for instance ``torch-distributed``; None where the backend has one only.
+    :param working_dir: folder of the processes on a backend that shares this machine's files.
+
+    :raises SpecError: at construction, naming the first wrong field.
+    """
+
+    roles: tuple[RoleSpec, ...] = Field(min_length=1, max_length=18)
+    success_roles: tuple[str, ...] | None = Field(default=None, min_length=1)
+    leading_role: str | None = None
+    max_restarts: int = Field(default=0, ge=0, le=1000)
+    max_preemptions: int | None = Field(default=None, ge=0, le=1000)
+    grace_period: Seconds = timedelta(seconds=30)
+    queue: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    priority: str | int | None = None
+    labels: dict[str, str] = {}
+    runtime: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    working_dir: str | None = Field(default=None, min_length=1)
+
+    def __init__(self, **fields: object) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise _translate(error) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fold_flat_role(cls, fields: object) -> object:
+        if not isinstance(fields, Mapping):
+            return fields
+        flat = {name: fields[name] for name in FLAT_ROLE_FIELDS if name in fields}
+        if flat and fields.get("roles") is not None:
+            raise ValueError(f"give either roles or {', '.join(flat)}")
+        rest = {name: value for name, value in fields.items() if name not in flat}
+        return rest | {"roles": (flat,)} if flat else rest
+
+    @model_validator(mode="after")
+    def _has_sound_roles(self) -> JobSpec:
+        check_order({role.name: tuple(after.role for after in role.after) for role in self.roles}, len(self.roles))
+        names = {role.name for role in self.roles}
+        for named in (*(self.success_roles or ()), *((self.leading_role,) if self.leading_role else ())):
+            if named not in names:
+                raise ValueError(f"role {named!r} is not one of {', '.join(sorted(names))}")
+        return self
+
+    def role(self, name: str) -> RoleSpec:
+        """The role of that name; it exists."""
+        return next(role for role in self.roles if role.name == name)
+
+    @property
+    def leader(self) -> RoleSpec:
+        """The role whose rank 0 speaks for the job."""
+        return self.role(self.leading_role) if self.leading_role else self.roles[0]
+
+    @property
+    def required_roles(self) -> tuple[str, ...]:
+        """Names of the roles that must succeed."""
+        return self.success_roles or tuple(role.name for role in self.roles)
+
+    @property
+    def nodes(self) -> int:
+        """Ranks of all roles together."""
+        return sum(role.nodes for role in self.roles)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical form: equal specs have equal digests."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def parse_job_spec(fields: object) -> JobSpec:
+    """Read a spec from plain data.
+
+    :raises SpecError: not a mapping of the fields of :class:`JobSpec`, or a wrong value.
+    """
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+        raise SpecError("spec", "must be a mapping of the fields of JobSpec", type(fields).__name__)
+    return JobSpec(**fields)
+
+
+def _translate(error: ValidationError) -> SpecError:
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    problem = first["msg"].removeprefix("Value error, ")
+    shown = None if "env" in first["loc"] or not isinstance(first["input"], str | int | float) else first["input"]
+    return SpecError(path or "spec", problem, shown)
