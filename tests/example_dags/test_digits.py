@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pytest
 
 FIRST, SECOND = 1000001, 1000002
@@ -116,6 +117,12 @@ def checkpoints(state: Path) -> set[str]:
     return {path.name for path in state.glob("checkpoint-*.npz")}
 
 
+def assert_same_weights(one: Path, other: Path) -> None:
+    """To the last bit, so that no accident of rounding can hide a different path through the data."""
+    with np.load(one) as first, np.load(other) as second:
+        assert np.array_equal(first["weights"], second["weights"])
+
+
 def term(gang: list[Rank]) -> None:
     for rank in gang:
         rank.process.send_signal(signal.SIGTERM)
@@ -141,7 +148,7 @@ def test_one_process_without_a_scheduler_keeps_its_state_in_the_current_folder(r
     assert checkpoints(tmp_path / "state") == {"checkpoint-e0-20.npz"}
 
 
-def test_interrupted_and_resumed_it_ends_where_it_would_have_ended(start_gang, result, tmp_path):
+def test_interrupted_and_resumed_it_ends_where_it_would_have_ended(start_gang, result, tmp_path, state):
     for rank in start_gang(FIRST, folder=tmp_path / "undisturbed"):
         rank.end()
     undisturbed = result()
@@ -157,6 +164,7 @@ def test_interrupted_and_resumed_it_ends_where_it_would_have_ended(start_gang, r
     assert saved.startswith("checkpoint-e1000001-")
     assert f"resumed from {saved}" in again[0].lines[0]
     assert result() == undisturbed | {"resumed_from": saved, "epoch": SECOND}
+    assert_same_weights(tmp_path / "undisturbed/checkpoint-e1000001-400.npz", state / "checkpoint-e1000002-400.npz")
 
 
 def test_term_is_obeyed_at_once_even_in_a_long_step(start_gang, state):
