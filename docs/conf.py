@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Sphinx builds the documentation; ``make docs`` calls it and treats a warning as an error."""
+
+from airflow_provider_dispatch import __version__
+
+project = "airflow-provider-dispatch"
+author = "the airflow-provider-dispatch authors"
+project_copyright = author
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+suppress_warnings: list[str] = []
+
+autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_typehints = "signature"
+# Signatures as they are written: an expanded default or union says less than its name.
+autodoc_preserve_defaults = True
+
+html_theme = "furo"
+html_title = f"airflow-provider-dispatch {release}"
+html_copy_source = False
