@@ -12,6 +12,7 @@ import coverage
 
 PURE = [
     "airflow_provider_dispatch/core/*",
+    "airflow_provider_dispatch/adapters/*/lifecycle/*",
     "airflow_provider_dispatch/adapters/*/model/*",
     "airflow_provider_dispatch/adapters/*/scheduling/*",
 ]

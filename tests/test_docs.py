@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation says what is: the architecture's tree and layers, the decisions' headings and index."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "airflow_provider_dispatch"
+TREE_LINE = re.compile(r"^(?P<indent>(?:│   |    )*)[├└]── (?P<name>[\w.]+/?) +(?P<planned>\(not built yet\) )?\S")
+ADR_HEADINGS = ["Context", "Decision", "Consequences", "Violated when", "Checked by"]
+# Folders whose modules the tree shows; of the others it shows the folders alone.
+SHOWN_WITH_MODULES = ("", "adapters/")
+
+
+@pytest.fixture(scope="module")
+def blocks(repository: Path) -> list[str]:
+    """The drawn blocks of the architecture: the tree, then the layers."""
+    return re.findall(
+        r"^```text\n(.*?)^```", (repository / "docs/architecture.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+
+
+def read_tree(block: str) -> dict[str, bool]:
+    """Paths below the package → whether the tree says that they are built; folders end in a slash."""
+    root, *lines = block.splitlines()
+    assert root == f"{PACKAGE}/"
+    paths: dict[str, bool] = {}
+    parents: list[str] = []
+    for line in lines:
+        match = TREE_LINE.match(line)
+        assert match, f"not a line of a tree: {line!r}"
+        depth = len(match["indent"]) // 4
+        parents[depth:] = [match["name"]]
+        paths["".join(parents)] = match["planned"] is None
+    return paths
+
+
+def list_built(package: Path) -> set[str]:
+    """What the tree has to show: all packages, and the modules of some."""
+    folders = {f"{path.parent.relative_to(package).as_posix()}/" for path in package.rglob("__init__.py")} - {"./"}
+    modules = {
+        f"{folder}{path.name}"
+        for folder in SHOWN_WITH_MODULES
+        for path in (package / folder).glob("*.py")
+        if not folder or path.name != "__init__.py"
+    }
+    return folders | modules
+
+
+def test_the_tree_shows_what_is_built(repository: Path, blocks: list[str]) -> None:
+    tree = read_tree(blocks[0])
+
+    built = {path for path, is_built in tree.items() if is_built}
+
+    assert built == list_built(repository / PACKAGE)
+
+
+def test_the_layers_are_the_contract(repository: Path, blocks: list[str]) -> None:
+    contracts = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+
+    assert blocks[1].splitlines() == [re.sub(r"[()]", "", layer) for layer in layers]
+
+
+def test_every_room_of_the_tree_has_a_layer(blocks: list[str]) -> None:
+    rooms = {path.rstrip("/").removesuffix(".py") for path in read_tree(blocks[0]) if "/" not in path.rstrip("/")}
+
+    assert rooms - {"__init__"} == set(re.findall(r"\w+", blocks[1]))
+
+
+def test_every_decision_has_the_same_headings_and_a_place_in_the_index(repository: Path) -> None:
+    folder = repository / "docs/adr"
+    records = sorted(folder.glob("[0-9]*.md"))
+    index = (folder / "index.md").read_text().splitlines()
+
+    headings = {
+        path.stem: re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
+        for path in [*records, folder / "template.md"]
+    }
+
+    assert headings == dict.fromkeys(headings, ADR_HEADINGS)
+    assert [path.stem for path in records if path.stem not in index] == []
+    assert [int(path.stem[:4]) for path in records] == list(range(1, len(records) + 1))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/concepts.md", "docs/architecture.md"])
+def test_links_lead_somewhere(repository: Path, page: str) -> None:
+    """Sphinx checks its own pages; a page read on a forge has no Sphinx."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", (repository / page).read_text())
+
+    assert [target for target in targets if not ((repository / page).parent / target).exists()] == []
