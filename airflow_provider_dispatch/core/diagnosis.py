@@ -85,8 +85,8 @@ def diagnose(observation: Observation, cause: Cause | None = None, reason: str =
     found = cause or observation.cause or Cause.UNKNOWN
     reason = reason or observation.detail
     rank = observation.failed_rank
-    parts = [describe_rank(rank)] if rank is not None else []
-    parts += [reason] if reason and reason not in parts else []
+    who = describe_rank(rank) if rank is not None else ""
+    parts = [part for part in (who if who not in reason else "", reason) if part]
     what = f"job {observation.ref.id}: {found.value.replace('_', ' ')}"
     summary = f"{what}: {'; '.join(parts)}" if parts else what
     return Diagnosis(found, summary, ADVICE[found], observation.evidence, rank, observation.last_lines)

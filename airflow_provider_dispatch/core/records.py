@@ -21,6 +21,7 @@ class StartRequest:
 
     :param attempt: the caller's own number for this call (Airflow: the try number).
     :param supervision: kept with the submission for whoever looks after it later.
+    :param not_before: the job is not admitted earlier, though its gate be open; a pause between two submissions.
     """
 
     job: JobID
@@ -29,6 +30,7 @@ class StartRequest:
     spec: JobSpec
     owner: Owner = field(default_factory=Owner)
     supervision: Supervision = field(default_factory=Supervision)
+    not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
