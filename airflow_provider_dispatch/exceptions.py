@@ -59,6 +59,10 @@ class SpecError(DispatchError, ValueError):
         super().__init__(f"{field}{shown}: {problem}")
         self.field, self.problem, self.value = field, problem, value
 
+    def __reduce__(self) -> tuple[type[SpecError], tuple[str, str, object]]:
+        # Errors cross process borders; the default would call the class with the finished message alone.
+        return type(self), (self.field, self.problem, self.value)
+
 
 class ProtocolError(DispatchError):
     """A message, cursor or stored record that this version can't read."""

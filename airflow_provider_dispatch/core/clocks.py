@@ -13,8 +13,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.exceptions import SpecError
 
 ZERO = timedelta(0)
+LONGEST_BUDGET = timedelta(days=3650)
 
 
 class Clock(StrEnum):
@@ -80,13 +82,22 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """How long each clock may run; None means without limit."""
+    """How long each clock may run; None means without limit.
+
+    :raises SpecError: negative, or above ten years.
+    """
 
     gated: timedelta | None = None
     queued: timedelta | None = None
     starting: timedelta | None = None
     running: timedelta | None = None
     held: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for clock in Clock:
+            limit = self.limit(clock)
+            if limit is not None and not ZERO <= limit <= LONGEST_BUDGET:
+                raise SpecError(f"budgets.{clock}", "must lie between 0 and ten years; None means no limit", str(limit))
 
     def limit(self, clock: Clock) -> timedelta | None:
         """The budget of one clock."""

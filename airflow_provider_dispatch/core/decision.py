@@ -116,7 +116,8 @@ def decide(observation: Observation, supervision: Supervision, now: datetime) ->
 
 def _decide_after_end(observation: Observation, supervision: Supervision) -> Decision:
     cause = observation.cause or Cause.UNKNOWN
-    if observation.state is State.GONE:
+    # Nothing is left to submit again, or somebody wanted the end: no rule may undo that, not even one for any cause.
+    if observation.state is State.GONE or cause is Cause.STOPPED:
         return Decision(Action.FAIL, cause, observation.detail)
     step = decide_recovery(supervision.policy, cause, supervision.used_rules)
     return Decision(_AFTER_END[step.action], cause, observation.detail, rule=step.rule, back_off=step.back_off)

@@ -63,8 +63,8 @@ class Diagnosis:
 
     def to_text(self) -> str:
         """All of it over several lines, for a log."""
-        proof = [f"  {found.object} {found.field} = {found.value}" for found in self.evidence]
-        tail = [f"  | {line}" for line in self.last_lines]
+        proof = [f"  {found.object} {found.field} = {errors.cut_text(found.value)}" for found in self.evidence]
+        tail = [f"  | {errors.cut_text(line)}" for line in self.last_lines]
         return "\n".join([f"{self.summary}. What to do: {self.advice}.", *proof, *tail])
 
 
@@ -83,7 +83,7 @@ def diagnose(observation: Observation, cause: Cause | None = None, reason: str =
     :param reason: goes with *cause*.
     """
     found = cause or observation.cause or Cause.UNKNOWN
-    reason = reason or observation.detail
+    reason = errors.cut_text(reason or observation.detail)
     rank = observation.failed_rank
     who = describe_rank(rank) if rank is not None else ""
     parts = [part for part in (who if who not in reason else "", reason) if part]

@@ -96,10 +96,13 @@ def check_request(request: HoldRequest, now: datetime) -> None:
 def place_hold(book: HoldBook, request: HoldRequest, now: datetime) -> tuple[HoldBook, Hold]:
     """Add a holder, or find the active one with the same key.
 
+    A hold whose ``until`` has passed answers no more, whether or not :func:`lift_expired` has been called since:
+    the caller would believe to hold a job that is about to run.
+
     :raises SpecError: see :func:`check_request`. A key that is already active is answered even then.
     """
     for hold in book.active:
-        if hold.key == request.key:
+        if hold.key == request.key and not _is_over(hold, now):
             return book, hold
     check_request(request, now)
     instance = book.last_instance + 1
@@ -122,10 +125,14 @@ def release_hold(book: HoldBook, hold: Hold) -> HoldBook:
 
 def lift_expired(book: HoldBook, now: datetime) -> tuple[HoldBook, tuple[Hold, ...]]:
     """Lift the holds whose ``until`` has passed; the second part says which."""
-    over = tuple(hold for hold in book.active if hold.until is not None and hold.until <= now)
+    over = tuple(hold for hold in book.active if _is_over(hold, now))
     return replace(book, active=tuple(hold for hold in book.active if hold not in over)), over
 
 
 def next_expiry(book: HoldBook) -> datetime | None:
     """When the next hold is lifted by itself."""
     return min((hold.until for hold in book.active if hold.until is not None), default=None)
+
+
+def _is_over(hold: Hold, now: datetime) -> bool:
+    return hold.until is not None and hold.until <= now

@@ -31,7 +31,8 @@ def parse_job_id(text: str, *, field: str = "job_id") -> JobID:
 
     :raises SpecError: not 26 characters of Crockford's base 32, or more than 128 bits.
     """
-    folded = text.upper()
+    # Some letters outside ASCII become a letter of the alphabet in upper case.
+    folded = text.upper() if text.isascii() else ""
     if len(folded) != JOB_ID_LENGTH or folded[0] not in CROCKFORD[:8] or any(c not in CROCKFORD for c in folded):
         raise SpecError(field, "a job id has 26 characters of Crockford's base 32 and begins with 0 to 7", text)
     return JobID(folded)

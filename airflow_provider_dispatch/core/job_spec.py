@@ -16,12 +16,22 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from airflow_provider_dispatch.core.quantity import parse_quantity
 from airflow_provider_dispatch.core.startup_order import check_order
 from airflow_provider_dispatch.exceptions import SpecError
 
+WHOLE = "spec"
 ONLY_ROLE = "node"
 RESERVED_PREFIX = "DISPATCH_"
 FLAT_ROLE_FIELDS = ("nodes", "command", "image", "env", "resources", "readiness")
@@ -30,11 +40,43 @@ LONGEST_NAME = 253
 ROLE_NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
 ENV_NAME = re.compile(r"[^=\0]+")
 
+
+def _refuse_line(value: object) -> object:
+    match value:
+        case str():
+            raise ValueError("give a list of words, such as ['python', 'train.py']: no shell takes a line apart")
+        case _:
+            return value
+
+
+def _refuse_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("must not hold a NUL character")
+    return value
+
+
+def _refuse_nameless(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value[0]:
+        raise ValueError("the program's name is empty")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_refuse_nul)]
+Command = Annotated[
+    tuple[Word, ...], Field(min_length=1), BeforeValidator(_refuse_line), AfterValidator(_refuse_nameless)
+]
 Seconds = Annotated[timedelta, Field(ge=timedelta(0), le=timedelta(days=366))]
 
 
 class _SpecModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, str_max_length=1_000_000)
+
+    def __init__(self, **fields: object) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            # pydantic's own message shows what was put in, values of environment variables among it.
+            raise _translate(error) from None
 
 
 class When(StrEnum):
@@ -54,7 +96,7 @@ class After(_SpecModel):
 class Readiness(_SpecModel):
     """How to see that a rank can serve others: a command that exits 0, or a TCP port that accepts. Exactly one."""
 
-    command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    command: Command | None = None
     tcp_port: int | None = Field(default=None, ge=1, le=65535)
     period: Seconds = timedelta(seconds=1)
 
@@ -76,33 +118,21 @@ class RoleSpec(_SpecModel):
 
     name: str = Field(default=ONLY_ROLE, pattern=ROLE_NAME)
     nodes: int = Field(default=1, ge=1, le=MOST_NODES)
-    command: tuple[str, ...] = Field(min_length=1)
-    image: str | None = Field(default=None, min_length=1)
-    env: dict[str, str] = {}
+    command: Command
+    image: Word | None = Field(default=None, min_length=1)
+    env: dict[str, Word] = {}
     resources: dict[str, str | int | float] = {}
     after: tuple[After, ...] = ()
     readiness: Readiness | None = None
-
-    @field_validator("command", "env")
-    @classmethod
-    def _has_no_nul(cls, value: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
-        if any("\0" in text for text in (value.values() if isinstance(value, dict) else value)):
-            raise ValueError("must not hold a NUL character")
-        return value
-
-    @field_validator("command")
-    @classmethod
-    def _has_program(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value[0]:
-            raise ValueError("the program's name is empty")
-        return value
 
     @field_validator("env")
     @classmethod
     def _has_free_names(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not ENV_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} can't name an environment variable")
+                # What follows a "=" may be the value, written in the wrong place.
+                start = name.partition("=")[0]
+                raise ValueError(f"the name that begins with {start!r} is empty, or holds = or NUL")
             if name.startswith(RESERVED_PREFIX):
                 raise ValueError(f"{name}: names that begin with {RESERVED_PREFIX} are set by the adapter")
         return value
@@ -146,13 +176,15 @@ class JobSpec(_SpecModel):
     priority: str | int | None = None
     labels: dict[str, str] = {}
     runtime: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    working_dir: str | None = Field(default=None, min_length=1)
+    working_dir: Word | None = Field(default=None, min_length=1)
 
     def __init__(self, **fields: object) -> None:
         try:
             super().__init__(**fields)
-        except ValidationError as error:
-            raise _translate(error) from None
+        except SpecError as error:
+            # Whoever wrote the spec flat knows nothing of roles[0].
+            name = error.field if "roles" in fields else error.field.removeprefix("roles[0].")
+            raise SpecError(name, error.problem, error.value) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -195,8 +227,11 @@ class JobSpec(_SpecModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical form: equal specs have equal digests."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of the canonical form: equal specs have equal digests, also where a quantity is spelt otherwise."""
+        plain = self.model_dump(mode="json")
+        for role, plain_role in zip(self.roles, plain["roles"], strict=True):
+            plain_role["resources"] = role.requests
+        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -206,13 +241,26 @@ def parse_job_spec(fields: object) -> JobSpec:
     :raises SpecError: not a mapping of the fields of :class:`JobSpec`, or a wrong value.
     """
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
-        raise SpecError("spec", "must be a mapping of the fields of JobSpec", type(fields).__name__)
+        raise SpecError(WHOLE, "must be a mapping of the fields of JobSpec", type(fields).__name__)
     return JobSpec(**fields)
 
 
 def _translate(error: ValidationError) -> SpecError:
     first = error.errors(include_url=False)[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, SpecError):
+        return SpecError(_join(path, inner.field), inner.problem, inner.value)
+    if first["type"] == "extra_forbidden":
+        # Its value isn't shown: it may be an environment under a misspelt name.
+        return SpecError(path, "there is no such field; correct its name or leave it out")
     problem = first["msg"].removeprefix("Value error, ")
     shown = None if "env" in first["loc"] or not isinstance(first["input"], str | int | float) else first["input"]
-    return SpecError(path or "spec", problem, shown)
+    return SpecError(path or WHOLE, problem, shown)
+
+
+def _join(path: str, inner: str) -> str:
+    """The field that a model or a check inside *path* complains of."""
+    if inner == WHOLE:
+        return path or WHOLE
+    return inner if not path or inner.startswith(f"{path}.") else f"{path}.{inner}"

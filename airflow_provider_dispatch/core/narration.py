@@ -15,7 +15,8 @@ from airflow_provider_dispatch.core.state import State
 
 def describe(observation: Observation, now: datetime) -> str:
     """For instance ``queued in team-a, position 3: insufficient quota for cpu (12 min)``."""
-    line = _describe_state(observation)
+    # Reasons come from people and schedulers: a line break in one must not look like a line of ours.
+    line = " ".join(_describe_state(observation).splitlines())
     clock = CLOCK_OF_STATE.get(observation.state)
     if clock is None or observation.state is State.RUNNING:
         return line

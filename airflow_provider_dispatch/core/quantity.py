@@ -7,8 +7,9 @@ The job spec reads with it and reasons for people are written with it. The gramm
 
 from __future__ import annotations
 
+import math
 import re
-from decimal import ROUND_CEILING, Decimal
+from fractions import Fraction
 
 from airflow_provider_dispatch.exceptions import SpecError
 
@@ -18,7 +19,7 @@ LARGEST = 2**63 - 1
 
 _BINARY = {unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
 _DECIMAL = {
-    unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    unit: Fraction(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
 }
 _GRAMMAR = re.compile(
     r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d{1,2})?", re.ASCII
@@ -35,9 +36,10 @@ def parse_quantity(resource: str, value: str | float, *, field: str = "resources
     if match is None:
         cure = "must be a quantity that is not negative, such as 500m, 2 or 1Gi"
         raise SpecError(f"{field}.{resource}", cure, value)
-    number, unit = Decimal(match[1]), match[2] or ""
-    exact = number * (_BINARY.get(unit) or _DECIMAL.get(unit) or Decimal(10) ** int(unit[1:]))
-    amount = int((exact * (1000 if resource == CPU else 1)).to_integral_value(ROUND_CEILING))
+    # Fractions are exact; decimals would round by a context that any code of the caller's thread may have changed.
+    number, unit = Fraction(match[1]), match[2] or ""
+    exact = number * (_BINARY.get(unit) or _DECIMAL.get(unit) or Fraction(10) ** int(unit[1:]))
+    amount = math.ceil(exact * (1000 if resource == CPU else 1))
     if amount > LARGEST:
         raise SpecError(f"{field}.{resource}", "is larger than any machine", value)
     return amount

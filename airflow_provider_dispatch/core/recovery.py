@@ -58,7 +58,10 @@ class RecoveryRule:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPolicy:
-    """Rules in order; the first that names the cause and has not used up its limit decides. No rule: fail."""
+    """Rules in order; the first that names the cause and has not used up its limit decides. No rule: fail.
+
+    It is not asked about a job that was stopped or whose objects are gone: those fail.
+    """
 
     rules: tuple[RecoveryRule, ...] = ()
 
@@ -93,8 +96,13 @@ def decide_recovery(policy: RecoveryPolicy, cause: Cause, used: Sequence[int]) -
             return RecoveryStep(Recovery.FAIL, index)
         times = used.count(index)
         if times < rule.limit:
-            return RecoveryStep(rule.action, index, min(rule.back_off * 2 ** min(times, 32), LONGEST_BACK_OFF))
+            return RecoveryStep(rule.action, index, _backed_off(rule.back_off, times))
     return RecoveryStep(Recovery.FAIL)
+
+
+def _backed_off(back_off: timedelta, times: int) -> timedelta:
+    # Both factors are bounded first: the product of a day and 2**32 is more than a timedelta holds.
+    return min(min(back_off, LONGEST_BACK_OFF) * (1 << min(times, 32)), LONGEST_BACK_OFF)
 
 
 def scale_resources(spec: JobSpec, scale: Mapping[str, float]) -> JobSpec:

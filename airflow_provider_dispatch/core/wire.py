@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract's values as plain JSON and back: for XComs, trigger rows, stores and annotations.
 
-Unknown fields are ignored, so that an older reader understands a newer writer. pydantic does the work; it is asked
-for a type on first use only.
+Unknown fields are ignored, so that an older reader understands a newer writer; not those of a job spec, which read in
+part would be another job. pydantic does the work; it is asked for a type on first use only.
 """
 
 from __future__ import annotations
@@ -41,4 +41,5 @@ def load(kind: type[T], data: object) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ProtocolError(f"not a {kind.__name__}: {where or 'value'}: {first['msg']}") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ProtocolError(f"not a {kind.__name__}: {where or 'value'}: {problem}") from None
