@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes descend from the shim, which rank each belongs to, and how to end them. Reads ``/proc``.
+
+The shim is a subreaper: what loses its parent becomes the shim's child, so a process can leave its session, its
+process group and its parent, and is still found beneath the shim. Elsewhere than on Linux there is no ``/proc``: the
+tables are empty and only process groups can be signalled.
+
+Used by the shim, and by ``processes`` in the agent to sweep what a killed shim left.
+"""
+# ruff: noqa: PTH208 - pathlib would be the dearest import of the shim
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False  # the module `typing` would cost a rank's start more than all that is here
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Identity = tuple[str, int]
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ProcessEntry:
+    """One process at the moment it was looked at.
+
+    :param session: process id of the session's leader.
+    :param is_alive: False for a zombie of which no thread is left.
+    :param start_time: in clock ticks since boot; with the process id, it names a process for ever.
+    """
+
+    __slots__ = ("group", "is_alive", "parent", "pid", "session", "start_time")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The command's name, in brackets, may itself hold brackets and spaces.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.parent, self.group, self.session = int(fields[1]), int(fields[2]), int(fields[3])
+        self.is_alive = fields[0] not in b"ZX" or int(fields[17]) > 1
+        self.start_time = int(fields[19])
+
+
+def become_subreaper() -> None:
+    """Make every orphan beneath this process its child."""
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - elsewhere it would be loaded for nothing
+
+        if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "this process could not be made a subreaper")
+
+
+def read_file(path: str) -> bytes:
+    """All of a small file; empty if it is gone, secret, or belongs to a process that is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    chunks = []
+    try:
+        while chunk := os.read(fd, 65536):
+            chunks.append(chunk)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+    return b"".join(chunks)
+
+
+def fetch_entry(pid: int) -> ProcessEntry | None:
+    """The process *pid*; None if there is none."""
+    stat = read_file(f"/proc/{pid}/stat")
+    return ProcessEntry(pid, stat) if stat else None
+
+
+def fetch_table() -> dict[int, ProcessEntry]:
+    """All processes of this machine, in the order of their numbers."""
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return {}
+    entries = (fetch_entry(int(name)) for name in names if name.isdigit())
+    return {entry.pid: entry for entry in entries if entry is not None}
+
+
+def derive_descendants(table: Mapping[int, ProcessEntry], roots: Iterable[int]) -> list[ProcessEntry]:
+    """Everything beneath *roots*, parents first, the roots left out."""
+    children: dict[int, list[ProcessEntry]] = {}
+    for entry in table.values():
+        children.setdefault(entry.parent, []).append(entry)
+    found: list[ProcessEntry] = []
+    waiting, seen = list(roots), set(roots)
+    while waiting:
+        for entry in children.get(waiting.pop(), ()):
+            if entry.pid not in seen:
+                seen.add(entry.pid)
+                found.append(entry)
+                waiting.append(entry.pid)
+    return found
+
+
+def fetch_environment(pid: int) -> dict[bytes, bytes]:
+    """The environment *pid* was started with; empty if it can't be read."""
+    raw = read_file(f"/proc/{pid}/environ")
+    if not raw:
+        # The main thread may have ended before the others; each of them still shows it.
+        raw = next(filter(None, map(read_file, _list_environments(pid))), b"")
+    return dict(item.split(b"=", 1) for item in raw.split(b"\0") if b"=" in item)
+
+
+def _list_environments(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/task/{thread}/environ" for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def derive_owners(
+    descendants: Iterable[ProcessEntry], leaders: Mapping[int, Identity], known: Iterable[Identity]
+) -> dict[int, Identity]:
+    """Which rank each descendant belongs to: by its session, else by its environment, else by its parent.
+
+    :param descendants: parents first.
+    :param leaders: main process of a rank → rank.
+    :param known: the ranks an environment may name.
+    """
+    identities = set(known)
+    owners: dict[int, Identity] = {}
+    for entry in descendants:
+        owner = leaders.get(entry.session) or _read_identity(entry.pid)
+        if owner not in identities:
+            owner = owners.get(entry.parent)
+        if owner is not None:
+            owners[entry.pid] = owner
+    return owners
+
+
+def _read_identity(pid: int) -> Identity | None:
+    environment = fetch_environment(pid)
+    role, rank = environment.get(b"DISPATCH_ROLE"), environment.get(b"DISPATCH_RANK", b"")
+    return (role.decode("utf-8", "surrogateescape"), int(rank)) if role and rank.isdigit() else None
+
+
+def measure_memory(pids: Iterable[int], limit: int) -> int:
+    """Bytes of memory that *pids* take; pages that several share count once in total (exact only above *limit*)."""
+    numbers = list(pids)
+    page = os.sysconf("SC_PAGE_SIZE")
+    resident = {pid: int(fields[1]) * page for pid in numbers if (fields := read_file(f"/proc/{pid}/statm").split())}
+    if sum(resident.values()) <= limit:
+        return sum(resident.values())
+    # Dearer to read: the kernel walks all pages.
+    return sum(_read_proportional(pid, fallback) for pid, fallback in resident.items())
+
+
+def _read_proportional(pid: int, fallback: int) -> int:
+    for line in read_file(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return fallback
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Signal one process, if it is there and ours."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def send_group_signal(group: int, number: int) -> None:
+    """Signal a process group, if it is there and ours."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def kill_entries(entries: Iterable[ProcessEntry]) -> None:
+    """KILL each of *entries*."""
+    for entry in entries:
+        send_signal(entry.pid, signal.SIGKILL)
+
+
+def kill_descendants(root: int, *, groups: Iterable[int] = ()) -> None:
+    """KILL everything beneath *root*, once. What forks meanwhile needs another call.
+
+    :param groups: what to kill instead where descendants can't be found.
+    """
+    table = fetch_table()
+    own_session = os.getsid(0)
+    descendants = derive_descendants(table, [root])
+    # A group at a time: the kernel lets no fork of a member slip through. All of such a group descend from root, since
+    # a process can't join a group of another session.
+    found = {entry.group for entry in descendants if entry.session != own_session}
+    for group in found if table else groups:
+        send_group_signal(group, signal.SIGKILL)
+    kill_entries(entry for entry in descendants if entry.session == own_session)
