@@ -108,18 +108,28 @@ def find_tests(path: Path) -> str:
     return str(next(folder for folder in (mirrored, *mirrored.parents) if (ROOT / folder).is_dir()))
 
 
-def run_tests(copy: Path, tests: str, timeout_seconds: float) -> bool:
-    """Whether the tests pass in that copy; a run that hangs doesn't."""
+def run_tests(copy: Path, tests: str, timeout_seconds: float) -> str | None:
+    """Run the tests in that copy.
+
+    :returns: None when they pass, else the end of what they printed; a run that hangs doesn't pass.
+    """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", tests]
     # Byte code is told from its source by second and size, which two mutants may share.
     settings = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
     try:
         done = subprocess.run(
-            command, cwd=copy, env=os.environ | settings, capture_output=True, timeout=timeout_seconds, check=False
+            command,
+            cwd=copy,
+            env=os.environ | settings,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return f"not done after {timeout_seconds:.0f} s"
+    return None if done.returncode == 0 else "\n".join(done.stdout.splitlines()[-20:])
 
 
 def is_noticed(mutant: Mutant, copies: queue.Queue[Path], timeouts: dict[str, float]) -> bool:
@@ -127,7 +137,7 @@ def is_noticed(mutant: Mutant, copies: queue.Queue[Path], timeouts: dict[str, fl
     copy, tests = copies.get(), find_tests(mutant.path)
     try:
         (copy / mutant.path).write_text(mutant.build_code())
-        return not run_tests(copy, tests, timeouts[tests])
+        return run_tests(copy, tests, timeouts[tests]) is not None
     finally:
         shutil.copyfile(ROOT / mutant.path, copy / mutant.path)
         copies.put(copy)
@@ -149,8 +159,8 @@ def measure_timeouts(copy: Path, folders: set[str]) -> dict[str, float]:
     timeouts = {}
     for folder in sorted(folders):
         begun = time.monotonic()
-        if not run_tests(copy, folder, timeout_seconds=600):
-            sys.exit(f"{folder}: the tests fail on the code as it is")
+        if failure := run_tests(copy, folder, timeout_seconds=600):
+            sys.exit(f"{failure}\n{folder}: the tests fail on the code as it is")
         timeouts[folder] = 10 + 5 * (time.monotonic() - begun)
     return timeouts
 
