@@ -69,6 +69,7 @@ class OutputLine:
     :param stream: ``stdout`` or ``stderr``; ``notice`` for a notice.
     :param text: cleaned by :func:`clean_text`; a very long line comes in several of these.
     :param notice: written by us, not by the rank.
+    :param cursor: where reading goes on after this line.
     """
 
     at: datetime
@@ -79,6 +80,7 @@ class OutputLine:
     stream: str
     text: str
     notice: bool = False
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True)

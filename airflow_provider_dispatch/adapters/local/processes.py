@@ -21,17 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from airflow_provider_dispatch.adapters.local.shim import ENTRY
 from airflow_provider_dispatch.adapters.local.shim.descent import (
     derive_descendants,
     fetch_entry,
     fetch_environment,
     fetch_table,
+    kill_newest,
+    read_file,
+    send_group_signal,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LONGEST_PAUSE_SECONDS = 0.1
+_QUIET_LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,12 @@ class SweepReport:
 
     :param killed: all that were signalled.
     :param alive: those that were still there when the time was over.
+    :param is_complete: nothing is left: nobody was found, twice in a row, and the lock is free.
     """
 
     killed: tuple[FoundProcess, ...]
     alive: tuple[FoundProcess, ...]
+    is_complete: bool
 
 
 def find_attempts(prefix: str) -> list[FoundProcess]:
@@ -65,11 +72,8 @@ def find_attempts(prefix: str) -> list[FoundProcess]:
     :param prefix: a job id, or as many further parts of an attempt as wanted.
     """
     table = fetch_table()
-    marked = {}
-    for pid in table:
-        attempt = fetch_environment(pid).get(b"DISPATCH_ATTEMPT", b"").decode("utf-8", "replace")
-        if attempt == prefix or attempt.startswith(f"{prefix}."):
-            marked[pid] = attempt
+    attempts = {pid: attempt for pid in table if (attempt := _derive_attempt(fetch_environment(pid)))}
+    marked = {pid: attempt for pid, attempt in attempts.items() if f"{attempt}.".startswith(f"{prefix}.")}
     beneath = [entry.pid for entry in derive_descendants(table, marked)]
     found = {pid: marked.get(pid, "") for pid in (*marked, *beneath) if table[pid].is_alive and pid != os.getpid()}
     return [FoundProcess(pid, table[pid].start_time, attempt) for pid, attempt in found.items()]
@@ -93,17 +97,26 @@ def end_attempts(
     """KILL every process of an attempt until none is left, or the time is over.
 
     :param prefix: as for :func:`find_attempts`.
-    :param lock_path: also end whoever has this file open. Not while a shim still lives: it would be ended too.
+    :param lock_path: the job's lock. It must be free in the end, and who has it open without showing an attempt is
+        ended too, except for a shim: it ends by itself, after its ranks.
     """
     deadline = clock() + timeout_seconds
     killed: dict[tuple[int, int], FoundProcess] = {}
+    quiet_looks = 0
     while True:
-        alive = find_attempts(prefix) + (find_lock_holders(lock_path) if lock_path is not None else [])
-        if not alive or clock() >= deadline:
-            return SweepReport(tuple(killed.values()), tuple(alive))
-        for process in alive:
-            killed.setdefault((process.pid, process.start_time), process)
-        _kill_and_wait(alive, min(_LONGEST_PAUSE_SECONDS, max(0.0, deadline - clock())))
+        alive = find_attempts(prefix)
+        is_free = lock_path is None or is_lock_free(lock_path)
+        if not alive and not is_free and lock_path is not None:
+            alive = find_lock_holders(lock_path)
+        # One quiet look proves little: a process may have forked and ended while we looked elsewhere.
+        quiet_looks = quiet_looks + 1 if not alive and is_free else 0
+        if quiet_looks >= _QUIET_LOOKS or clock() >= deadline:
+            return SweepReport(tuple(killed.values()), tuple(alive), is_complete=quiet_looks >= _QUIET_LOOKS)
+        if not quiet_looks:
+            targets = [process for process in alive if not _is_shim(process.pid)]
+            killed |= {(process.pid, process.start_time): process for process in targets}
+            _kill_and_wait(targets, min(_LONGEST_PAUSE_SECONDS, max(0.0, deadline - clock())))
+            kill_newest(lambda environment: f"{_derive_attempt(environment)}.".startswith(f"{prefix}."))
 
 
 class JobLock:
@@ -142,6 +155,14 @@ class JobLock:
         self.close()
 
 
+def is_lock_free(path: Path) -> bool:
+    """Whether nobody has the lock at this moment."""
+    lock = JobLock.take(path)
+    if lock is not None:
+        lock.close()
+    return lock is not None
+
+
 def _is_same_file(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
@@ -159,21 +180,33 @@ def _list_open_files(pid: int) -> set[Path]:
     return found
 
 
+def _derive_attempt(environment: dict[bytes, bytes]) -> str:
+    return environment.get(b"DISPATCH_ATTEMPT", b"").decode("utf-8", "replace")
+
+
+def _is_shim(pid: int) -> bool:
+    return ENTRY.encode() in read_file(f"/proc/{pid}/cmdline").split(b"\0")
+
+
 def _kill_and_wait(processes: list[FoundProcess], pause_seconds: float) -> None:
-    """KILL *processes*, and only them: a number that was given away meanwhile is left alone. Wait for the first end."""
+    """KILL *processes* with their groups, and wait a moment for the first end."""
     poll = select.poll()
     fds = []
     for process in processes:
         try:
-            fd = os.pidfd_open(process.pid)
-        except OSError:
+            fds.append(os.pidfd_open(process.pid))
+        except OSError:  # gone
             continue
-        fds.append(fd)
+        poll.register(fds[-1], select.POLLIN)
+        # With the descriptor open the number can't change its owner any more; before, it may have.
         entry = fetch_entry(process.pid)
         if entry is not None and entry.start_time == process.start_time:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-            poll.register(fd, select.POLLIN)
+                signal.pidfd_send_signal(fds[-1], signal.SIGKILL)
+            # The group too: a fork of a member can't slip through. The rank's shim has made its session, and so all
+            # of its groups, for it alone.
+            if entry.group != os.getpgrp():
+                send_group_signal(entry.group, signal.SIGKILL)
     poll.poll(pause_seconds * 1000)
     for fd in fds:
         os.close(fd)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from airflow_provider_dispatch.adapters.local.processes import JobLock, end_attempts
+from airflow_provider_dispatch.adapters.local.processes import JobLock, end_attempts, is_lock_free
 from airflow_provider_dispatch.adapters.local.shim import build_command
 from airflow_provider_dispatch.adapters.local.shim.wire import LineBuffer, decode, encode
 
@@ -160,10 +160,7 @@ class ShimProcess:
         assert self.process.wait(PATIENCE_SECONDS) == 0
 
     def is_lock_free(self) -> bool:
-        lock = JobLock.take(self.lock_path)
-        if lock is not None:
-            lock.close()
-        return lock is not None
+        return is_lock_free(self.lock_path)
 
     def kill(self) -> None:
         """KILL the shim itself; its ranks stay."""
@@ -177,9 +174,9 @@ class ShimProcess:
             self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-        report = end_attempts(self.job, timeout_seconds=PATIENCE_SECONDS)
+        report = end_attempts(self.job, lock_path=self.lock_path, timeout_seconds=PATIENCE_SECONDS)
         self.greeter.close()
-        assert not report.alive
+        assert report.is_complete
 
     def __enter__(self) -> Self:
         return self

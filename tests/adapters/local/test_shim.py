@@ -16,11 +16,19 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dispatch.adapters.local.logs import read_lines
-from airflow_provider_dispatch.adapters.local.shim.descent import derive_descendants, fetch_table
 from tests.adapters.local.shim_process import PATIENCE_SECONDS, ShimProcess, python
 
 WAIT = "hello(); signal.pause()"
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello()\nwhile True: signal.pause()"
+
+# A process that is never there for longer than a moment; its greeting lasts as long as the chain does.
+ENDLESS = """
+if not os.fork():
+    hello()
+    while True:
+        if os.fork(): os._exit(0)
+        {step}
+"""
 
 
 @pytest.fixture
@@ -52,11 +60,12 @@ class TestStart:
         assert read_text(shim) == [f"True True {shim.folder}", "[] set()"]
 
     def test_a_rank_inherits_the_lock_and_no_other_descriptor(self, shim):
-        shim.spawn(
-            python(
-                "print(*(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2 and os.path.exists(f'/proc/self/fd/{n}')))"
-            )
-        )
+        code = """
+for number in os.listdir("/proc/self/fd"):
+    if int(number) > 2 and os.path.exists(f"/proc/self/fd/{number}"):
+        print(os.readlink(f"/proc/self/fd/{number}"))
+"""
+        shim.spawn(python(code))
         shim.wait_for("exited")
         assert read_text(shim) == [str(shim.lock_path)]
 
@@ -104,8 +113,7 @@ class TestStart:
             b'{"op": "spawn", "role": "../up", "rank": 0, "argv": ["true"], "env": {}, "cwd": "/", "log_dir": "/"}',
             b'{"op": "spawn", "role": "a", "rank": 0, "argv": [], "env": {}, "cwd": "/", "log_dir": "/"}',
             b'{"op": "spawn", "role": "a", "rank": 0, "argv": ["a"], "env": {"a": 1}, "cwd": "/", "log_dir": "/"}',
-            b'{"op": "spawn", "role": "a", "rank": 0, "argv": ["a"], "env": {}, "cwd": "/", "log_dir": "/", '
-            b'"readiness": {}}',
+            b'{"op":"spawn","role":"a","rank":0,"argv":["a"],"env":{},"cwd":"/","log_dir":"/","readiness":{}}',
         ],
     )
     def test_an_order_without_sense_is_refused_and_harms_nothing(self, shim, order):
@@ -255,29 +263,42 @@ hello(); signal.pause()
         shim.wait_for("gone")
         assert [shim.greeter.is_gone(pid) for pid in pids] == [True, True]
 
-    def test_a_process_that_forks_without_end_is_caught(self, shim):
-        runner = "hello()\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()"
-        shim.spawn(python(f"if not os.fork():\n    {runner.replace(chr(10), chr(10) + '    ')}\n{WAIT}"))
-        shim.greeter.meet(), shim.greeter.meet()
+    @pytest.mark.parametrize("step", ["", "os.setsid()"])
+    def test_a_process_that_forks_without_end_is_caught(self, shim, step):
+        shim.spawn(python(ENDLESS.format(step=step) + DEAF))
+        pids = [shim.greeter.meet(), shim.greeter.meet()]
         shim.end(0)
         shim.wait_for("gone")
-        assert derive_descendants(fetch_table(), [shim.process.pid]) == []
+        assert [shim.greeter.is_gone(pid) for pid in pids] == [True, True]
         assert shim.process.wait(PATIENCE_SECONDS) == 0
         assert shim.is_lock_free()
 
+    @pytest.mark.parametrize("step", ["", "os.setsid()"])
+    def test_one_that_an_ended_rank_left_is_caught_too(self, shim, step):
+        shim.spawn(python(WAIT), rank=1)
+        other = shim.greeter.meet()
+        shim.spawn(python(ENDLESS.format(step=step) + WAIT))
+        (left_behind,) = {shim.greeter.meet(), shim.greeter.meet()} - {shim.wait_for("started", rank=0)["pid"]}
+        os.kill(shim.wait_for("started", rank=0)["pid"], signal.SIGKILL)
+        shim.greeter.wait_until_gone(left_behind)
+        assert not shim.greeter.is_gone(other)
+
     def test_a_broad_and_deep_tree_is_gone(self, shim):
-        shim.spawn(python("for _ in range(4): os.fork()\nif os.getpid() % 2 and os.getpid() != os.getsid(0): os.setpgid(0, 0)\n" + DEAF))
+        regroup = "if os.getpid() % 2 and os.getpid() != os.getsid(0): os.setpgid(0, 0)\n"
+        shim.spawn(python("for _ in range(4): os.fork()\n" + regroup + DEAF))
         pids = [shim.greeter.meet() for _ in range(16)]
         shim.end(0.05)
         shim.wait_for("gone")
         assert all(shim.greeter.is_gone(pid) for pid in pids)
 
     def test_who_dies_slowly_is_waited_for(self, shim):
-        shim.spawn(
-            python(
-                "signal.signal(15, lambda *_: (time.sleep(0.5), print('saved'), sys.exit(0))); hello()\nwhile True: signal.pause()"
-            )
-        )
+        code = """
+def save(*_):
+    time.sleep(0.5); print("saved"); sys.exit(0)
+signal.signal(signal.SIGTERM, save); hello()
+while True: signal.pause()
+"""
+        shim.spawn(python(code))
         shim.greeter.meet()
         shim.end_and_wait()
         assert read_text(shim) == ["saved"]
@@ -309,26 +330,19 @@ class TestReadiness:
         assert [event["event"] for event in shim.events] == ["started", "ready", "exited"]
 
     def test_a_command_is_asked_until_it_says_yes(self, shim):
-        sign = shim.folder / "sign"
-        asked = shim.folder / "asked"
-        command = [
-            "sh",
-            "-c",
-            f"echo >> {asked}; test -e {sign} && test $DISPATCH_RANK = 3 && test $PWD = {shim.folder}",
-        ]
-        shim.spawn(
-            python(
-                f"hello()\nwhile os.path.getsize({str(asked)!r}) < 3 if os.path.exists({str(asked)!r}) else True: time.sleep(.01)\nhello(); signal.pause()"
-            ),
-            rank=3,
-            readiness={"command": command},
-            readiness_period_seconds=0.02,
-        )
-        shim.wait_for("started")
-        shim.greeter.meet(), shim.greeter.meet()
-        assert not [event for event in shim.events if event["event"] == "ready"]
-        sign.touch()
-        assert shim.wait_for("ready")["rank"] == 3
+        code = """
+hello()
+is_here = os.path.exists("sign") and os.environ["DISPATCH_RANK"] == "3"
+sys.exit(0 if is_here else 1)
+"""
+        shim.spawn(python(WAIT), rank=3, readiness={"command": python(code)}, readiness_period_seconds=0.02)
+        for _ in range(4):  # the rank and three tries
+            shim.greeter.meet()
+        shim.spawn(["true"])
+        shim.wait_for("exited", rank=0)
+        assert not [event for event in shim.events if event["event"] == "ready" and event["rank"] == 3]
+        (shim.folder / "sign").touch()
+        assert shim.wait_for("ready", rank=3)
 
     def test_a_check_that_hangs_is_given_up_and_blocks_nothing(self, shim):
         shim.spawn(

@@ -18,11 +18,12 @@ import sys
 
 TYPE_CHECKING = False  # the module `typing` would cost a rank's start more than all that is here
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     Identity = tuple[str, int]
 
 _PR_SET_CHILD_SUBREAPER = 36
+_NEWEST_LOOKS = 200
 
 
 class ProcessEntry:
@@ -175,22 +176,41 @@ def send_group_signal(group: int, number: int) -> None:
 
 
 def kill_entries(entries: Iterable[ProcessEntry]) -> None:
-    """KILL each of *entries*."""
-    for entry in entries:
-        send_signal(entry.pid, signal.SIGKILL)
+    """KILL *entries* and the process groups they are in, once. What forks meanwhile needs another call.
+
+    A group at a time, because the kernel lets no fork of a member slip through. A group lies within one session, and a
+    session that isn't ours was made by one of the descendants, so all of it descends from the same rank.
+    """
+    own_session = os.getsid(0)
+    found = list(entries)
+    for group in {entry.group for entry in found if entry.session != own_session}:
+        send_group_signal(group, signal.SIGKILL)
+    for entry in found:
+        if entry.session == own_session:
+            send_signal(entry.pid, signal.SIGKILL)
 
 
 def kill_descendants(root: int, *, groups: Iterable[int] = ()) -> None:
-    """KILL everything beneath *root*, once. What forks meanwhile needs another call.
+    """KILL everything beneath *root*, once.
 
     :param groups: what to kill instead where descendants can't be found.
     """
     table = fetch_table()
-    own_session = os.getsid(0)
-    descendants = derive_descendants(table, [root])
-    # A group at a time: the kernel lets no fork of a member slip through. All of such a group descend from root, since
-    # a process can't join a group of another session.
-    found = {entry.group for entry in descendants if entry.session != own_session}
-    for group in found if table else groups:
+    kill_entries(derive_descendants(table, [root]))
+    for group in groups if not table else ():
         send_group_signal(group, signal.SIGKILL)
-    kill_entries(entry for entry in descendants if entry.session == own_session)
+
+
+def kill_newest(is_target: Callable[[dict[bytes, bytes]], bool]) -> None:
+    """KILL the machine's newest process, a number of times, where *is_target* says so of its environment.
+
+    For a process that forks and ends without pause: it is gone before a look at all processes comes to it, but its
+    number is always the last that the kernel has given away.
+    """
+    for _ in range(_NEWEST_LOOKS):
+        fields = read_file("/proc/loadavg").split()
+        if not fields:
+            return
+        pid = int(fields[-1])
+        if pid != os.getpid() and is_target(fetch_environment(pid)):
+            send_signal(pid, signal.SIGKILL)

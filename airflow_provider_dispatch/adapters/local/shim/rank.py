@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 
     from airflow_provider_dispatch.adapters.local.shim.wire import Message, SpawnOrder
 
+_MARKS = ("DISPATCH_ATTEMPT", "DISPATCH_ROLE", "DISPATCH_RANK")
+
 
 class Rank:
     """A rank that has been started.
 
     :param pid: of its main process, also after its end.
+    :param marks: what the environment of all its processes says.
     :param is_running: its main process has not been reaped.
-    :param has_remains: its main process has ended, what it left behind may not have.
     :raises OSError: from the constructor, with a text for the user, if it could not be started.
     """
 
     def __init__(self, order: SpawnOrder, *, lock_fd: int, selector: selectors.BaseSelector, now: float) -> None:
         self.order = order
         self.identity = (order.role, order.rank)
+        self.marks = {name.encode(): encode_text(order.env.get(name, "")) for name in _MARKS}
         self.is_running = True
-        self.has_remains = False
         self.was_killed_for_memory = False
         self.capture = OutputCapture(RankLog(order.log_dir, order.role, order.rank), selector)
         stdout_fd, stderr_fd = self.capture.write_fds
@@ -55,7 +57,6 @@ class Rank:
     def note_exit(self, status: int) -> Message:
         """The main process has ended; what to tell about it."""
         self.is_running = False
-        self.has_remains = True
         self.close_check()
         self.capture.drain()
         code = os.waitstatus_to_exitcode(status)

@@ -24,6 +24,7 @@ from airflow_provider_dispatch.adapters.local.shim.descent import (
     fetch_table,
     kill_descendants,
     kill_entries,
+    kill_newest,
     measure_memory,
 )
 from airflow_provider_dispatch.adapters.local.shim.rank import Rank
@@ -64,6 +65,7 @@ class Supervisor:
         self._ranks: dict[tuple[str, int], Rank] = {}
         self._leaders: dict[int, tuple[str, int]] = {}
         self._has_children = False
+        self._has_orphans = False
         self._announcement: Message | None = None
         self._kill_at = _NEVER
         self._is_killing = False
@@ -176,6 +178,10 @@ class Supervisor:
         for rank in self._ranks.values():
             if rank.check is not None and rank.check.pid == pid:
                 rank.check.note_exit(status, now)
+        if not all(rank.is_running for rank in self._ranks.values()):
+            # An orphan: of an ended rank, it may have left a child that the last look was too early for.
+            self._has_orphans = True
+            self._sweep_at = min(self._sweep_at, now + FIRST_KILL_AGAIN_SECONDS)
 
     def _advance(self, now: float) -> None:
         self._advance_checks(now)
@@ -206,14 +212,15 @@ class Supervisor:
 
     def _sweep(self, now: float) -> None:
         """KILL what ended ranks left behind, as the end of a container's first process does."""
-        ended = {rank.identity for rank in self._ranks.values() if rank.has_remains}
+        ended = {rank.identity for rank in self._ranks.values() if not rank.is_running}
         descendants = self._fetch_descendants()
         owners = self._derive_owners(descendants)
         remains = [entry for entry in descendants if entry.is_alive and owners.get(entry.pid) in ended]
         kill_entries(remains)
-        still_there = {owners[entry.pid] for entry in remains}
-        for rank in self._ranks.values():
-            rank.has_remains = rank.identity in still_there
+        if self._has_orphans:
+            self._has_orphans = False
+            marks = [rank.marks for rank in self._ranks.values() if not rank.is_running]
+            kill_newest(lambda environment: any(mark.items() <= environment.items() for mark in marks))
         self._sweep_at = now + self._take_pause() if remains else _NEVER
 
     # How it ends

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding and ending what a killed shim left, and the lock that tells whether anything is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from airflow_provider_dispatch.adapters.local.processes import (
+    JobLock,
+    end_attempts,
+    find_attempts,
+    find_lock_holders,
+)
+from tests.adapters.local.shim_process import PATIENCE_SECONDS, ShimProcess, python
+
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello()\nwhile True: signal.pause()"
+
+
+@pytest.fixture
+def shim(tmp_path):
+    with ShimProcess(tmp_path, job=f"job-{tmp_path.name}-{os.getpid()}") as shim:
+        yield shim
+
+
+class TestSweep:
+    def test_a_killed_shim_leaves_ranks_that_hold_the_lock_until_they_are_swept(self, shim):
+        shim.spawn(python("if not os.fork(): detach()\n" + DEAF))
+        pids = {shim.greeter.meet(), shim.greeter.meet()}
+        shim.kill()
+        assert not any(shim.greeter.is_gone(pid) for pid in pids)
+        assert not shim.is_lock_free()
+        report = end_attempts(shim.job, timeout_seconds=PATIENCE_SECONDS)
+        assert {process.pid for process in report.killed} >= pids
+        assert report.alive == ()
+        assert all(shim.greeter.is_gone(pid) for pid in pids)
+        assert shim.is_lock_free()
+
+    def test_who_hides_its_environment_is_found_by_the_lock(self, shim):
+        code = f"""
+if not os.fork():
+    detach()
+    os.execve(sys.executable, [sys.executable, "-ISc", {python(DEAF)[-1]!r}], {{"HELLO": os.environ["HELLO"]}})
+"""
+        shim.spawn(python(code + DEAF))
+        pids = {shim.greeter.meet(), shim.greeter.meet()}
+        shim.kill()
+        end_attempts(shim.job, timeout_seconds=PATIENCE_SECONDS)
+        (hidden,) = [pid for pid in pids if not shim.greeter.is_gone(pid)]
+        assert [process.pid for process in find_lock_holders(shim.lock_path)] == [hidden]
+        report = end_attempts(shim.job, lock_path=shim.lock_path, timeout_seconds=PATIENCE_SECONDS)
+        assert ([process.pid for process in report.killed], report.is_complete) == ([hidden], True)
+        assert shim.is_lock_free()
+
+    @pytest.mark.parametrize("step", ["", "os.setsid()"])
+    def test_who_forks_without_end_is_swept(self, shim, step):
+        code = f"""
+if not os.fork():
+    hello()
+    while True:
+        if os.fork(): os._exit(0)
+        {step}
+"""
+        shim.spawn(python(code + DEAF))
+        pids = [shim.greeter.meet(), shim.greeter.meet()]
+        shim.kill()
+        report = end_attempts(shim.job, lock_path=shim.lock_path, timeout_seconds=PATIENCE_SECONDS)
+        assert report.is_complete
+        assert [shim.greeter.is_gone(pid) for pid in pids] == [True, True]
+        assert shim.is_lock_free()
+
+    def test_a_shim_that_lives_is_waited_for_and_not_killed(self, shim):
+        shim.spawn(python(DEAF))
+        shim.greeter.meet()
+        report = end_attempts(shim.job, lock_path=shim.lock_path, timeout_seconds=0.3)
+        assert ([process.pid for process in report.alive], report.is_complete) == ([shim.process.pid], False)
+        assert shim.wait_for("exited")["signal"] == signal.SIGKILL
+        shim.end_and_wait()
+
+    def test_only_the_attempts_asked_for_are_found(self, shim):
+        shim.spawn(python(DEAF), rank=0)
+        shim.spawn(python(DEAF), rank=1, env={"DISPATCH_ATTEMPT": f"{shim.job}.1.1.2.0"})
+        shim.spawn(python(DEAF), rank=2, env={"DISPATCH_ATTEMPT": f"{shim.job}x.1.1.1.0"})
+        shim.spawn(python(DEAF), rank=3, env={"DISPATCH_ATTEMPT": ""})
+        for _ in range(4):
+            shim.greeter.meet()
+        pids = [shim.wait_for("started", rank=rank)["pid"] for rank in range(4)]
+        assert {(p.pid, p.attempt) for p in find_attempts(shim.job)} == {
+            (pids[0], f"{shim.job}.1.1.1.0"),
+            (pids[1], f"{shim.job}.1.1.2.0"),
+        }
+        assert [process.pid for process in find_attempts(f"{shim.job}.1.1.2.0")] == [pids[1]]
+        end_attempts(f"{shim.job}.1.1.2.0", timeout_seconds=PATIENCE_SECONDS)
+        assert [shim.greeter.is_gone(pid) for pid in pids] == [False, True, False, False]
+
+    def test_when_the_time_is_over_who_is_left_is_told(self, shim):
+        shim.spawn(python(DEAF))
+        pid = shim.greeter.meet()
+        report = end_attempts(shim.job, timeout_seconds=0)
+        assert ([process.pid for process in report.alive], report.killed) == ([pid], ())
+
+    def test_nothing_to_sweep_is_no_work(self):
+        report = end_attempts(f"nobody-{os.getpid()}", timeout_seconds=PATIENCE_SECONDS)
+        assert (report.killed, report.alive) == ((), ())
+
+    def test_a_process_that_is_dead_but_not_reaped_is_not_alive(self, shim):
+        shim.spawn(python(DEAF))
+        pid = shim.greeter.meet()
+        shim.process.send_signal(signal.SIGSTOP)  # nobody reaps now
+        try:
+            os.kill(pid, signal.SIGKILL)
+            shim.greeter.wait_until_gone(pid)
+            assert end_attempts(shim.job, timeout_seconds=PATIENCE_SECONDS).alive == ()
+        finally:
+            shim.process.send_signal(signal.SIGCONT)
+
+
+class TestLock:
+    def test_one_holder_at_a_time(self, tmp_path):
+        with JobLock.take(tmp_path / "lock"):
+            assert JobLock.take(tmp_path / "lock") is None
+        with JobLock.take(tmp_path / "lock") as lock:
+            assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+            lock.close()
+
+    def test_it_lasts_as_long_as_somebody_who_inherited_it(self, tmp_path):
+        with JobLock.take(tmp_path / "lock") as lock:
+            heir = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.fd])
+        try:
+            assert JobLock.take(tmp_path / "lock") is None
+            assert [process.pid for process in find_lock_holders(tmp_path / "lock")] == [heir.pid]
+        finally:
+            heir.communicate(timeout=PATIENCE_SECONDS)
+        with JobLock.take(tmp_path / "lock") as again:
+            assert again.fd >= 0
+
+    def test_a_link_is_not_followed(self, tmp_path):
+        (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(OSError, match="lock"):
+            JobLock.take(tmp_path / "lock")
+
+    def test_a_lock_that_nobody_has_has_no_holders(self, tmp_path):
+        assert find_lock_holders(tmp_path / "none") == []
+
+    def test_the_lock_of_a_removed_file_is_not_taken_for_the_new_one(self, tmp_path):
+        with JobLock.take(tmp_path / "lock"):
+            (tmp_path / "lock").unlink()
+            with JobLock.take(tmp_path / "lock") as second:
+                assert os.fstat(second.fd).st_ino == (tmp_path / "lock").stat().st_ino
+                assert JobLock.take(tmp_path / "lock") is None
+
+
+def test_finding_needs_no_right_to_look_at_strangers():
+    # Whoever runs the tests finds its own processes and is told of no other.
+    found = find_attempts(f"nobody-{os.getpid()}")
+    assert (found, sys.platform) == ([], sys.platform)
