@@ -71,7 +71,7 @@ class DispatchJobTrigger(BaseTrigger):
         deadline: str | None = None,
         starter: Sequence[str | int] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's own class has no types
         self.dispatch_conn_id = dispatch_conn_id
         self.job = job
         self.submission = submission
@@ -90,7 +90,7 @@ class DispatchJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield the one event."""
         payload = await running.wait_for_event(self)
-        yield TriggerEvent(payload)
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's own class has no types
 
     async def cleanup(self) -> None:
         """Give the adapter back if the wait was cut short."""

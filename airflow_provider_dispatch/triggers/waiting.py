@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
 from airflow_provider_dispatch.core.goals import Verdict
@@ -22,6 +22,8 @@ from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.exceptions import UnavailableError
 from airflow_provider_dispatch.triggers.base import wall_clock
 from airflow_provider_dispatch.triggers.judging import Assessment, Judge
+
+T = TypeVar("T")
 
 Narrator = Callable[[str], None]
 StarterProbe = Callable[[], Awaitable[str | None]]
@@ -104,11 +106,23 @@ async def wait_for_job(
     waiting = _Waiting(adapter, job, judge, timing or Timing(), _Narration(narrator), output or Silence(), starter)
     is_over = False
     try:
-        outcome = await waiting.wait_patiently()
+        outcome = await try_again(waiting.watch_and_wait, narrator=narrator, timing=waiting.timing)
         is_over = outcome.observation is not None and outcome.observation.is_over
     finally:
         await waiting.output.finish(is_over=is_over)
     return outcome
+
+
+async def try_again(attempt: Callable[[], Awaitable[T]], *, narrator: Narrator, timing: Timing) -> T:
+    """Call until the backend answers, with growing pauses."""
+    pause = SHORTEST_PAUSE
+    while True:
+        try:
+            return await attempt()
+        except UnavailableError as error:
+            narrator(f"no answer from the backend, trying again: {error}")
+        await timing.sleeper(pause.total_seconds())
+        pause = min(pause * 2, LONGEST_PAUSE)
 
 
 async def sleep_until(moment: datetime, timing: Timing) -> None:
@@ -131,17 +145,13 @@ class _Waiting:
     probe_after: timedelta = FIRST_PROBE
     probe_at: datetime | None = None
 
-    async def wait_patiently(self) -> Outcome:
-        """Watch again after a pause while the backend is away."""
-        pause = SHORTEST_PAUSE
-        while True:
-            try:
-                async with _watch_newest(self.adapter, self.job) as newest:
-                    return await self._wait(newest)
-            except UnavailableError as error:
-                self.narration.narrator(f"no answer from the backend, trying again: {error}")
-            await self.timing.sleeper(pause.total_seconds())
-            pause = min(pause * 2, LONGEST_PAUSE)
+    async def watch_and_wait(self) -> Outcome:
+        """Wait for as long as the watch holds.
+
+        :raises UnavailableError: it broke.
+        """
+        async with _watch_newest(self.adapter, self.job) as newest:
+            return await self._wait(newest)
 
     async def _wait(self, newest: _Newest) -> Outcome:
         while True:
