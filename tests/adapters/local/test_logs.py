@@ -24,7 +24,7 @@ from airflow_provider_dispatch.adapters.local.shim.records import (
     LineSplitter,
     build_unit,
 )
-from airflow_provider_dispatch.core.output import Cursor
+from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.exceptions import ProtocolError
 from tests.adapters.local.shim_process import ShimProcess, python
 
@@ -46,7 +46,8 @@ def log(tmp_path):
 
 
 def read_all(folder, *, limit=1000, **who):
-    lines, cursor = [], None
+    lines: list[OutputLine] = []
+    cursor: Cursor | None = None
     while True:
         more, cursor = read_lines(folder, cursor=cursor, limit=limit, **(WHO | who))
         if not more:
@@ -188,7 +189,8 @@ class TestTurningOver:
 
     def test_nothing_is_said_where_nothing_is_missing(self, tmp_path):
         log = RankLog(str(tmp_path), "worker", 1, generation_bytes=500)
-        lines, cursor = [], None
+        lines: list[OutputLine] = []
+        cursor: Cursor | None = None
         for number in range(300):
             log.write(units(str(number)))
             if number % 10 == 0:
@@ -233,7 +235,7 @@ class TestTurningOver:
 
     @staticmethod
     def _read_rest(folder, cursor):
-        lines = []
+        lines: list[OutputLine] = []
         while True:
             more, cursor = read_lines(folder, **WHO, cursor=cursor, limit=7)
             if not more:

@@ -15,6 +15,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 
 TYPE_CHECKING = False  # the module `typing` would cost a rank's start more than all that is here
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _PR_SET_CHILD_SUBREAPER = 36
 _NEWEST_LOOKS = 200
+_PAUSE_SECONDS = 0.01
 
 
 class ProcessEntry:
@@ -199,6 +201,18 @@ def kill_descendants(root: int, *, groups: Iterable[int] = ()) -> None:
     kill_entries(derive_descendants(table, [root]))
     for group in groups if not table else ():
         send_group_signal(group, signal.SIGKILL)
+
+
+def end_children() -> None:
+    """KILL everything beneath this process until nothing is left; waits as long as that takes."""
+    while True:
+        kill_descendants(os.getpid())
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(_PAUSE_SECONDS)
 
 
 def kill_newest(is_target: Callable[[dict[bytes, bytes]], bool]) -> None:

@@ -21,6 +21,7 @@ from airflow_provider_dispatch.adapters.local.shim.descent import (
     become_subreaper,
     derive_descendants,
     derive_owners,
+    end_children,
     fetch_table,
     kill_descendants,
     kill_entries,
@@ -77,8 +78,12 @@ class Supervisor:
         """Serve until the execution has been ended and nothing of it is left."""
         self._install_signals()
         become_subreaper()
-        while not self._is_over():
-            self._turn(self._derive_timeout(time.monotonic()))
+        try:
+            while not self._is_over():
+                self._turn(self._derive_timeout(time.monotonic()))
+        finally:
+            # Done, unless the loop has failed: then too nothing may outlive it.
+            end_children()
         self._close_ranks()
         self._say("gone")
         deadline = time.monotonic() + SAYING_GOODBYE_SECONDS
