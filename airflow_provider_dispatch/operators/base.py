@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all operators share: from a running task to an adapter of its connection, and into a deferral.
+
+DAG files import it, so what only a running task needs is imported then. Subclasses define one `__init__` each, straight
+on Airflow's: every further level costs as much as an empty operator whenever a DAG file is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_dispatch.hooks.deferred_import import deferred
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
+    from airflow_provider_dispatch.hooks import dispatch
+    from airflow_provider_dispatch.hooks.settings import ConnectionSettings
+    from airflow_provider_dispatch.operators import leg as legs
+    from airflow_provider_dispatch.operators.leg import Leg
+else:
+    dispatch = deferred("airflow_provider_dispatch.hooks.dispatch")
+    legs = deferred("airflow_provider_dispatch.operators.leg")
+
+T = TypeVar("T")
+
+DEFAULT_CONNECTION_ID = "dispatch_default"
+
+DEFERRAL_MARGIN = timedelta(seconds=60)
+"""Airflow's own limit of a deferral orphans the job, so it comes this much later than ours."""
+
+
+class DispatchOperator(BaseOperator):
+    """Base of the operators. Subclasses set `dispatch_conn_id` and `deferrable`."""
+
+    dispatch_conn_id: str
+    deferrable: bool
+
+    def _begin_leg(self, context: Context) -> Leg:
+        settings = dispatch.DispatchHook(self.dispatch_conn_id).settings()
+        return legs.build_leg(self, context, settings, deferrable=self.deferrable)
+
+    def _call(self, settings: ConnectionSettings, call: Callable[[DispatchAdapter], Awaitable[T]]) -> T:
+        """Ask an adapter of its own from this thread."""
+        adapter = dispatch.DispatchHook(self.dispatch_conn_id).build_adapter(settings)
+        return dispatch.run_with_adapter(adapter, call)
+
+    def _defer_until(self, trigger: BaseTrigger, leg: Leg) -> NoReturn:
+        """Let go of the worker; the task goes on in its ``resume``."""
+        limit = None if leg.deadline is None else max(leg.deadline - leg.clock(), timedelta(0)) + DEFERRAL_MARGIN
+        self.defer(trigger=trigger, method_name="resume", timeout=limit)
