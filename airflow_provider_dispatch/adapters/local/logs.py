@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BYTES_AT_ONCE = 4 * 1024 * 1024
+# Holds at least one whole unit, wherever it begins.
+_BLOCK = 4 * LONGEST_LINE
 _STREAMS = (STDOUT, STDERR, NOTICE, HEADER)
 
 
@@ -83,8 +85,9 @@ class _Reader:
         if data is None:
             oldest = min(generations, default=0)
             return oldest > self.cursor.generation and self._skip_to(oldest)
+        self._bytes_left -= len(data)
         if self._take(data, limit):
-            return self._bytes_left > 0
+            return self._bytes_left >= _BLOCK
         # Listed before it was read to its end: a successor in that list means that nothing can be added any more.
         if self.cursor.generation + 1 not in generations:
             return False
@@ -125,15 +128,13 @@ class _Reader:
         self.lines.append(line)
 
     def _read_file(self, generation: int, offset: int) -> bytes | None:
-        """Bytes from *offset* on; None if there is no such file."""
+        """A block from *offset* on; None if there is no such file."""
         try:
             with (self._log_dir / build_file_name(self.cursor.role, self.cursor.rank, generation)).open("rb") as file:
                 file.seek(offset)
-                data = file.read(max(self._bytes_left, 2 * LONGEST_LINE))
+                return file.read(_BLOCK)
         except FileNotFoundError:
             return None
-        self._bytes_left -= len(data)
-        return data
 
     def _list_generations(self) -> set[int]:
         start, end = build_file_name(self.cursor.role, self.cursor.rank, 0).removesuffix("0.log"), ".log"

@@ -138,7 +138,7 @@ class JobLock:
             except BlockingIOError:
                 os.close(fd)
                 return None
-            if _is_same_file(fd, path):
+            if is_same_file(fd, path):
                 return cls(fd)
             os.close(fd)  # somebody removed the file between the two calls: what is locked is not what others will see
 
@@ -163,7 +163,8 @@ def is_lock_free(path: Path) -> bool:
     return lock is not None
 
 
-def _is_same_file(fd: int, path: Path) -> bool:
+def is_same_file(fd: int, path: Path) -> bool:
+    """Whether *path* still leads to the file that *fd* is open on."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

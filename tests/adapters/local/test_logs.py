@@ -346,6 +346,18 @@ class TestThroughTheShim:
         assert line.text == "last words"
         assert abs(datetime.now(UTC) - line.at) < timedelta(minutes=1)
 
+    def test_all_that_was_printed_is_there_when_the_exit_is_told(self, shim):
+        code = """
+import fcntl
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that it need not wait for a reader
+sys.stdout.buffer.write(b"x" * 65535 * 15 + b" last words"); sys.stdout.flush()
+"""
+        shim.spawn(python(code), role="worker", rank=1)
+        shim.wait_for("exited", exit_code=0)
+        lines = read_all(shim.log_dir)
+        assert sum(len(line.text) for line in lines) == 65535 * 15 + len(" last words")
+        assert lines[-1].text.endswith("x last words")
+
     def test_files_turn_over_at_ten_mebibytes(self, shim):
         code = "for n in range(700): sys.stdout.write(str(n).zfill(65000) + '\\n')"
         shim.spawn(python(code), role="worker", rank=1)

@@ -15,6 +15,7 @@ from airflow_provider_dispatch.adapters.local.processes import (
     end_attempts,
     find_attempts,
     find_lock_holders,
+    is_same_file,
 )
 from tests.adapters.local.shim_process import PATIENCE_SECONDS, ShimProcess, python
 
@@ -153,8 +154,11 @@ class TestLock:
         assert find_lock_holders(tmp_path / "none") == []
 
     def test_the_lock_of_a_removed_file_is_not_taken_for_the_new_one(self, tmp_path):
-        with take(tmp_path / "lock"):
+        with take(tmp_path / "lock") as first:
+            assert is_same_file(first.fd, tmp_path / "lock")
             (tmp_path / "lock").unlink()
+            assert not is_same_file(first.fd, tmp_path / "lock")
             with take(tmp_path / "lock") as second:
-                assert os.fstat(second.fd).st_ino == (tmp_path / "lock").stat().st_ino
+                assert not is_same_file(first.fd, tmp_path / "lock")
+                assert is_same_file(second.fd, tmp_path / "lock")
                 assert JobLock.take(tmp_path / "lock") is None
