@@ -62,6 +62,7 @@ def _refuse_nameless(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Word = Annotated[str, AfterValidator(_refuse_nul)]
+Name = Annotated[str, Field(min_length=1), AfterValidator(_refuse_nul)]
 Command = Annotated[
     tuple[Word, ...], Field(min_length=1), BeforeValidator(_refuse_line), AfterValidator(_refuse_nameless)
 ]
@@ -119,7 +120,7 @@ class RoleSpec(_SpecModel):
     name: str = Field(default=ONLY_ROLE, pattern=ROLE_NAME)
     nodes: int = Field(default=1, ge=1, le=MOST_NODES)
     command: Command
-    image: Word | None = Field(default=None, min_length=1)
+    image: Name | None = None
     env: dict[str, Word] = {}
     resources: dict[str, str | int | float] = {}
     after: tuple[After, ...] = ()
@@ -137,11 +138,13 @@ class RoleSpec(_SpecModel):
                 raise ValueError(f"{name}: names that begin with {RESERVED_PREFIX} are set by the adapter")
         return value
 
-    @field_validator("resources")
+    @field_validator("resources", mode="before")
     @classmethod
-    def _has_quantities(cls, value: dict[str, str | int | float]) -> dict[str, str | int | float]:
-        for resource, quantity in value.items():
-            parse_quantity(resource, quantity)
+    def _has_quantities(cls, value: object) -> object:
+        # Before pydantic looks: it would take True for 1, and name a member of the union instead of the resource.
+        if isinstance(value, Mapping):
+            for resource, quantity in value.items():
+                parse_quantity(resource, quantity)
         return value
 
     @property
@@ -176,7 +179,7 @@ class JobSpec(_SpecModel):
     priority: str | int | None = None
     labels: dict[str, str] = {}
     runtime: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    working_dir: Word | None = Field(default=None, min_length=1)
+    working_dir: Name | None = None
 
     def __init__(self, **fields: object) -> None:
         try:
@@ -255,7 +258,8 @@ def _translate(error: ValidationError) -> SpecError:
         # Its value isn't shown: it may be an environment under a misspelt name.
         return SpecError(path, "there is no such field; correct its name or leave it out")
     problem = first["msg"].removeprefix("Value error, ")
-    shown = None if "env" in first["loc"] or not isinstance(first["input"], str | int | float) else first["input"]
+    given = str(first["input"]) if isinstance(first["input"], timedelta) else first["input"]
+    shown = None if "env" in first["loc"] or not isinstance(given, str | int | float) else given
     return SpecError(path or WHOLE, problem, shown)
 
 

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What verbs take and give besides observations: requests, records, selectors, reports, results, capabilities."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from airflow_provider_dispatch.core.capabilities import REQUIRED, Answer, Capability, Finding, Source, check_may_start
+from airflow_provider_dispatch.core.decision import Supervision
+from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.owner import Owner
+from airflow_provider_dispatch.core.records import (
+    JobEvent,
+    JobRecord,
+    JobSelector,
+    ObjectReport,
+    StartRequest,
+    StopReport,
+    SubmissionRecord,
+)
+from airflow_provider_dispatch.core.result import LARGEST_RESULT_BYTES, parse_result
+from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.exceptions import CapabilityError, ProtocolError
+from tests.core.strategies import JOB, NOW, plain_json
+
+YES = Finding(Answer.YES, Source.PROBED, "seen")
+SPEC = JobSpec(command=["a"], labels={"team": "a", "tier": "1"})
+OWNER = Owner("airflow", "dag", "run", "task")
+
+
+def record(submission: int = 1) -> SubmissionRecord:
+    ref = JobRef(JOB, submission, "local", "store@host")
+    return SubmissionRecord(ref, State.QUEUED, SPEC, OWNER, Supervision(), queue="q")
+
+
+def test_what_records_are_unless_told() -> None:
+    request = StartRequest(JOB, 1, 1, SPEC)
+
+    assert (request.owner, request.supervision) == (Owner(), Supervision())
+    plain = SubmissionRecord(record().ref, State.QUEUED, SPEC, OWNER, Supervision())
+    assert (plain.attempt, plain.cause, plain.queue, plain.created_at) == (1, None, "", None)
+    assert JobEvent(1, NOW, 1, "admitted", "in").epoch is None
+    assert ObjectReport("rank 0").detail == ""
+
+
+def test_a_job_never_heard_of_has_no_submission() -> None:
+    assert JobRecord(JOB) == JobRecord(JOB, 0, (), ())
+    assert JobRecord(JOB).newest is None
+
+
+def test_the_newest_submission_has_the_highest_number() -> None:
+    newest = record(3)
+
+    assert JobRecord(JOB, 3, (record(1), newest, record(2))).newest is newest
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ({}, True),
+        ({"queue": "q"}, True),
+        ({"queue": "other"}, False),
+        ({"queue": ""}, False),
+        ({"deployment": "airflow"}, True),
+        ({"deployment": "other"}, False),
+        ({"dag_id": "dag"}, True),
+        ({"dag_id": "other"}, False),
+        ({"run_id": "run"}, True),
+        ({"run_id": "other"}, False),
+        ({"labels": {"team": "a"}}, True),
+        ({"labels": {"team": "b"}}, False),
+        ({"labels": {"team": "a", "tier": "1"}}, True),
+        ({"labels": {"team": "a", "tier": "2"}}, False),
+        ({"labels": {"missing": "a"}}, False),
+        ({"states": frozenset({State.QUEUED, State.HELD})}, True),
+        ({"states": frozenset({State.HELD})}, False),
+        ({"queue": "q", "dag_id": "dag", "labels": {"team": "a"}, "states": frozenset({State.QUEUED})}, True),
+        ({"queue": "q", "dag_id": "dag", "labels": {"team": "a"}, "states": frozenset({State.HELD})}, False),
+        ({"queue": "other", "states": frozenset({State.QUEUED})}, False),
+    ],
+)
+def test_a_selector_wants_every_field_that_is_set(selector: dict[str, Any], matches: bool) -> None:
+    assert JobSelector(**selector).matches(record()) is matches
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_complete"),
+    [
+        ({}, True),
+        ({"stopped": (ObjectReport("a"),)}, True),
+        ({"alive": (ObjectReport("a"),)}, False),
+        ({"unproven": (ObjectReport("a"),)}, False),
+        ({"stopped": (ObjectReport("a"),), "alive": (ObjectReport("b"),), "unproven": (ObjectReport("c"),)}, False),
+    ],
+)
+def test_a_stop_is_complete_when_nothing_lives(fields: dict[str, Any], is_complete: bool) -> None:
+    assert StopReport(JOB, **fields).is_complete is is_complete
+
+
+@given(plain_json)
+def test_a_result_is_what_the_rank_wrote(value: object) -> None:
+    content = json.dumps(value).encode()
+
+    if len(content) <= LARGEST_RESULT_BYTES:
+        assert parse_result(content) == value
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b" " * 4000])
+def test_an_empty_document_is_no_result(content: bytes) -> None:
+    assert parse_result(content) is None
+
+
+def test_the_largest_result() -> None:
+    assert LARGEST_RESULT_BYTES == 4000
+    assert parse_result(b'"' + b"x" * 3998 + b'"') == "x" * 3998
+
+
+@pytest.mark.parametrize("content", [b'"' + b"x" * 3999 + b'"', b" " * 4001, b'"' + "ü".encode() * 2000])
+def test_a_larger_result_is_refused_with_its_size(content: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_result(content)
+
+    assert str(caught.value) == f"the result has {len(content)} bytes; at most 4000 are carried"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"{'a': 1}",
+        b"NaN",
+        b"[Infinity]",
+        b"-Infinity",
+        b"1e999",
+        b"\xff",
+        b'"\\ud800"',
+        b'{"\\udfff": 1}',
+        b"[" * 4000,
+        b"1 2",
+        b"undefined",
+        b"\x00",
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_size(content: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_result(content)
+
+    assert str(caught.value).startswith(f"the result of {len(content)} bytes is not JSON: ")
+    assert caught.value.__suppress_context__
+
+
+def test_the_capabilities_are_those_of_the_contract() -> None:
+    names = "readmission_gate attempt_injection hold start_gate pod_fence logs queue_position progress memory_limit"
+
+    assert [*Capability] == names.split()
+    assert tuple(Capability)[:4] == REQUIRED
+    assert ([*Answer], [*Source]) == (["yes", "no", "unknown"], ["probed", "declared"])
+
+
+def test_a_proved_backend_may_start_jobs() -> None:
+    assert check_may_start(dict.fromkeys(REQUIRED, YES)) is None  # type: ignore[func-returns-value]  # it returns
+
+
+@pytest.mark.parametrize("missing", REQUIRED)
+@pytest.mark.parametrize("answer", [Answer.NO, Answer.UNKNOWN])
+def test_a_backend_that_lacks_a_required_capability_is_refused_with_the_reason(missing: str, answer: Answer) -> None:
+    found = dict.fromkeys(Capability, YES) | {Capability(missing): Finding(answer, Source.PROBED, "no webhook")}
+
+    with pytest.raises(CapabilityError) as caught:
+        check_may_start(found)
+
+    assert str(caught.value) == f"{missing} is {answer} (probed): no webhook"
+
+
+@pytest.mark.parametrize("missing", REQUIRED)
+def test_silence_counts_as_no(missing: Capability) -> None:
+    with pytest.raises(CapabilityError) as caught:
+        check_may_start({capability: YES for capability in Capability if capability is not missing})
+
+    assert str(caught.value) == f"{missing} is unknown (declared): preflight says nothing of it"
