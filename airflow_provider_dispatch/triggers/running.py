@@ -36,7 +36,8 @@ async def wait_for_event(trigger: DispatchJobTrigger) -> Payload:
     """
     payload = await _wait_or_explain(trigger)
     if trigger.not_before is not None:
-        await sleep_until(datetime.fromisoformat(trigger.not_before), build_timing(trigger))
+        timing = Timing(clock=trigger.clock, sleeper=trigger.sleeper)
+        await sleep_until(datetime.fromisoformat(trigger.not_before), timing)
     await trigger.cleanup()
     return payload
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -56,6 +57,7 @@ async def run_as_triggerer(trigger: DispatchJobTrigger) -> None:
 
 
 def is_gone(world: World) -> bool:
+    world.backend.advance(timedelta(0))
     return not world.backend.submissions
 
 

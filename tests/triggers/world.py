@@ -9,6 +9,8 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 
+from asgiref.sync import sync_to_async
+
 from airflow_provider_dispatch.core.decision import Supervision
 from airflow_provider_dispatch.core.identity import JobID, build_task_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
@@ -110,6 +112,7 @@ class World:
         ref = await adapter.start(request, deadline=soon())
         if is_open:
             await adapter.open(ref, deadline=soon())
+        self.backend.advance(timedelta(0))
         return ref
 
     def print_lines(self, ref: JobRef, *texts: str, rank: int = 0) -> None:
@@ -121,6 +124,12 @@ class World:
 
 
 async def settle() -> None:
-    """Let everything run that can."""
-    for _ in range(60):
-        await asyncio.sleep(0)
+    """Let everything run that can, and what Airflow does in its one thread for it, such as reading a connection."""
+    for _ in range(8):
+        await sync_to_async(_do_nothing)()
+        for _ in range(12):
+            await asyncio.sleep(0)
+
+
+def _do_nothing() -> None:
+    """Stand in the queue behind everything else."""
