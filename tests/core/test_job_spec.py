@@ -183,10 +183,19 @@ def test_no_error_shows_the_value_of_an_environment_variable(env: object, messag
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("build", [Readiness, lambda: After.model_validate({"role": 5}), lambda: RoleSpec(command=())])
-def test_the_parts_of_a_job_refuse_in_the_same_way(build) -> None:
-    with pytest.raises(SpecError):
-        build()
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (Readiness, {}, "spec: give either command or tcp_port"),
+        (After, {"role": 5}, "role = 5: Input should be a valid string"),
+        (RoleSpec, {"command": ()}, "command: Tuple should have at least 1 item after validation, not 0"),
+    ],
+)
+def test_the_parts_of_a_job_refuse_in_the_same_way(kind: type, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        kind(**fields)
+
+    assert str(caught.value) == message
 
 
 def test_an_error_keeps_its_parts_for_programs() -> None:
