@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
-    from airflow_provider_dispatch.operators import errand
+    from airflow_provider_dispatch.operators import errand, worker_cursors
     from airflow_provider_dispatch.operators import leg as legs
     from airflow_provider_dispatch.operators.errand import Errand, Item, Round
     from airflow_provider_dispatch.operators.leg import Leg
 else:
     errand = deferred("airflow_provider_dispatch.operators.errand")
     legs = deferred("airflow_provider_dispatch.operators.leg")
+    worker_cursors = deferred("airflow_provider_dispatch.operators.worker_cursors")
 
 RECORD_KEY = "dispatch_errand"
 """XCom with the jobs, and what was done with each."""
@@ -66,11 +67,7 @@ class ActingOperator(DispatchOperator):
 
     def resume(self, context: Context, event: Mapping[str, object] | None = None) -> object:
         """Look at all the jobs again; the event says only that it is worth it, or that one will never be started."""
-        instance = context["ti"]
-        index = instance.map_index
-        record = instance.xcom_pull(
-            task_ids=instance.task_id, key=RECORD_KEY, map_indexes=index if index is not None and index >= 0 else None
-        )
+        record = worker_cursors.pull_own(context["ti"], RECORD_KEY)
         return self._go_on(context, record, event or {})
 
     def _go_on(self, context: Context, record: object, event: Mapping[str, object]) -> object:

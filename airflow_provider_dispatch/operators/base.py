@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
 from airflow.sdk import BaseOperator
 
@@ -37,14 +37,19 @@ DEFERRAL_MARGIN = timedelta(seconds=60)
 
 
 class DispatchOperator(BaseOperator):
-    """Base of the operators. Subclasses set `dispatch_conn_id` and `deferrable`."""
+    """Base of the operators. Subclasses set `dispatch_conn_id` and `deferrable`.
+
+    :cvar patience: how long a deferrable task waits in its worker: what is true by then costs no deferral.
+    """
 
     dispatch_conn_id: str
     deferrable: bool
+    patience: ClassVar[timedelta] = timedelta(seconds=3)
 
-    def _begin_leg(self, context: Context) -> Leg:
+    def _begin_leg(self, context: Context, *, is_resumed: bool = False) -> Leg:
         settings = dispatch.DispatchHook(self.dispatch_conn_id).settings()
-        return legs.build_leg(self, context, settings, deferrable=self.deferrable)
+        patience = self.patience if self.deferrable else None
+        return legs.build_leg(self, context, settings, patience=patience, is_resumed=is_resumed)
 
     def _call(self, settings: ConnectionSettings, call: Callable[[DispatchAdapter], Awaitable[T]]) -> T:
         """Ask an adapter of its own from this thread."""

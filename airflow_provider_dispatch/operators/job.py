@@ -67,9 +67,9 @@ class _JobOperator(TwoQueues, DispatchOperator):
             given.setdefault("working_dir", str(Path(dag.fileloc).parent))
         return arguments.build_spec(arguments.keep_given(**given))
 
-    def _begin(self, context: Context) -> Leg:
+    def _begin(self, context: Context, *, is_resumed: bool = False) -> Leg:
         """From here on a kill knows which job is meant: it may be there already, or any moment."""
-        self._leg = leg = self._begin_leg(context)
+        self._leg = leg = self._begin_leg(context, is_resumed=is_resumed)
         return leg
 
 
@@ -212,7 +212,7 @@ class DispatchTrainJobOperator(_JobOperator):
 
     def resume(self, context: Context, event: Mapping[str, object] | None = None) -> dict[str, object]:
         """Look at the job with fresh eyes: the event says only that it is worth it."""
-        leg = self._begin(context)
+        leg = self._begin(context, is_resumed=True)
         reason = (event or {}).get("reason")
         if reason:
             self.log.info("Woken: %s", reason)

@@ -17,16 +17,14 @@ from airflow.sdk.configuration import conf
 
 from airflow_provider_dispatch.core.identity import NOT_MAPPED, JobID, build_task_job_id
 from airflow_provider_dispatch.core.owner import Owner
+from airflow_provider_dispatch.operators.worker_cursors import WorkerCursors
 from airflow_provider_dispatch.triggers.base import wall_clock
-from airflow_provider_dispatch.triggers.cursors import CursorStore, NoCursors, XComCursors
+from airflow_provider_dispatch.triggers.cursors import CursorStore, NoCursors
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from airflow_provider_dispatch.hooks.settings import ConnectionSettings
-
-PATIENCE = timedelta(seconds=3)
-"""How long a deferrable task waits in its worker: what is true by then costs no deferral."""
 
 
 class TriggerTimes(TypedDict):
@@ -68,7 +66,14 @@ class Leg:
         return None if self.patience is None else self.clock() + self.patience
 
 
-def build_leg(task: BaseOperator, context: Context, settings: ConnectionSettings, *, deferrable: bool) -> Leg:
+def build_leg(
+    task: BaseOperator,
+    context: Context,
+    settings: ConnectionSettings,
+    *,
+    patience: timedelta | None,
+    is_resumed: bool,
+) -> Leg:
     """The leg that begins now."""
     instance = context["ti"]
     return Leg(
@@ -79,8 +84,8 @@ def build_leg(task: BaseOperator, context: Context, settings: ConnectionSettings
         # Airflow raises the limit of tries by the number of the try that was cleared.
         cleared_try=max((instance.max_tries or 0) - (task.retries or 0), 0),
         deadline=instance.start_date + task.execution_timeout if task.execution_timeout is not None else None,
-        patience=PATIENCE if deferrable else None,
-        cursors=XComCursors(instance),
+        patience=patience,
+        cursors=WorkerCursors(instance, is_resumed=is_resumed),
     )
 
 
