@@ -59,7 +59,7 @@ def _build_connection_fields() -> dict[str, object]:
             "label": "Deployment",
             "description": "Name of this Airflow. Two that share a backend need different names: both may use the same "
             "dag and run ids.",
-            "schema": {"type": "string", "default": "default", "minLength": 1, "maxLength": 63},
+            "schema": {"type": "string", "default": "airflow", "minLength": 1, "maxLength": 63},
         },
         "store": {
             "label": "Store",
@@ -79,6 +79,6 @@ def _build_connection_fields() -> dict[str, object]:
         "call_timeout_seconds": {
             "label": "Call time-out (seconds)",
             "description": "How long one call to the backend may take; past it nothing more is written.",
-            "schema": {"type": "number", "default": 30, "minimum": 1, "maximum": 600},
+            "schema": {"type": "number", "default": 60, "minimum": 1, "maximum": 600},
         },
     }

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asking Airflow about the task that should start a job."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from airflow.sdk.execution_time.supervisor import set_supervisor_comms
+
+from airflow_provider_dispatch.triggers.starter import build_starter_probe
+
+
+class Supervisor:
+    """Knows the states of one run."""
+
+    def __init__(self, states: dict[str, str | None]) -> None:
+        self.states = states
+        self.asked: list[GetTaskStates] = []
+
+    def send(self, message: GetTaskStates) -> TaskStatesResult:
+        self.asked.append(message)
+        return TaskStatesResult(task_states={"run": self.states})
+
+
+@pytest.mark.parametrize(
+    ("states", "map_index", "expected"),
+    [
+        ({"train": "running"}, -1, None),
+        ({"train": "deferred"}, -1, None),
+        ({"train": "up_for_retry"}, -1, None),
+        ({"train": None}, -1, None),
+        ({}, -1, None),
+        ({"train": "failed"}, -1, "failed"),
+        ({"train": "skipped"}, -1, "skipped"),
+        ({"train": "upstream_failed"}, -1, "upstream_failed"),
+        ({"train": "success"}, -1, "success"),
+        ({"train_3": "success"}, 3, "success"),
+        ({"train_30": "success"}, 3, None),
+    ],
+)
+def test_only_a_task_that_has_ended_is_told(states: dict, map_index: int, expected: str | None) -> None:
+    supervisor = Supervisor(states)
+    probe = build_starter_probe(["dag", "run", "train", map_index])
+
+    with set_supervisor_comms(supervisor):
+        found = asyncio.run(probe())
+
+    (asked,) = supervisor.asked
+    assert found == expected
+    assert (asked.dag_id, asked.run_ids, asked.task_ids) == ("dag", ["run"], ["train"])
+    assert asked.map_index == (None if map_index < 0 else map_index)
+
+
+def test_without_a_starter_there_is_nobody_to_ask_about() -> None:
+    assert build_starter_probe(None) is None
