@@ -108,11 +108,15 @@ class Reservation:
     """Room set aside for a waiting job: until it is admitted, nobody else of its tree gets it.
 
     :param is_for_preemption: made for a preemptor whose victims are ending, rather than for a starving head.
+    :param room: what is set aside; empty means that admission chooses it.
+    :param victims: those still ending for it; as long as they are, they hold its room.
     """
 
     key: JobKey
     since: float
     is_for_preemption: bool = False
+    room: Placement = ()
+    victims: tuple[JobKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

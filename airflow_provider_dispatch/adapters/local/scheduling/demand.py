@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job asks for, worked out once for all the jobs of a pass that ask for the same.
+
+Thousands of waiting jobs have few different shapes, so everything that admission learns about one demand (it can never
+fit, it doesn't fit now, why) holds for all jobs that share it. Used by every module here; keeps nothing between passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from airflow_provider_dispatch.adapters.local.scheduling.model import Placement, Resources, Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """The shapes of a job and their sum. Two are equal only if they are the same object: see :class:`DemandBook`."""
+
+    shapes: tuple[Shape, ...]
+    total: Resources
+
+
+class DemandBook:
+    """Gives equal shapes the same :class:`Demand`."""
+
+    def __init__(self) -> None:
+        # The shapes themselves can't be keys, they hold mappings. Their identity is a shortcut for callers that share
+        # them between jobs; the value is what counts. Identities stay unique because a demand keeps its shapes alive.
+        self._by_identity: dict[int, Demand] = {}
+        self._by_value: dict[Hashable, Demand] = {}
+        self._shapes_seen: list[tuple[Shape, ...]] = []
+
+    def find(self, shapes: tuple[Shape, ...]) -> Demand:
+        """The one demand for these shapes."""
+        known = self._by_identity.get(id(shapes))
+        if known is None:
+            value = tuple(_build_value(shape) for shape in shapes)
+            known = self._by_value.setdefault(value, Demand(shapes, sum_shapes(shapes)))
+            self._by_identity[id(shapes)] = known
+            self._shapes_seen.append(shapes)
+        return known
+
+
+def sum_shapes(shapes: Iterable[Shape]) -> dict[str, int]:
+    """What all ranks of the shapes use together."""
+    total: dict[str, int] = {}
+    for shape in shapes:
+        shift(total, shape.request, shape.count)
+    return total
+
+
+def sum_placement(placement: Placement) -> dict[str, int]:
+    """What a placement uses over all nodes."""
+    total: dict[str, int] = {}
+    for _, amounts in placement:
+        shift(total, amounts, 1)
+    return total
+
+
+def shift(tally: dict[str, int], amounts: Resources, times: int) -> None:
+    """Add *amounts* so many times to *tally*, in place."""
+    for resource, amount in amounts.items():
+        tally[resource] = tally.get(resource, 0) + amount * times
+
+
+def _build_value(shape: Shape) -> Hashable:
+    return (shape.count, _pairs(shape.request), _pairs(shape.required), _pairs(shape.preferred), shape.priority)
+
+
+def _pairs(mapping: Mapping[str, int] | Mapping[str, str]) -> Hashable:
+    return frozenset(mapping.items())

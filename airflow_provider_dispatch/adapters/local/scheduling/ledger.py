@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who uses what, by queue and by node, and whether a demand fits into the rest.
+
+One pass keeps several: what is used, what is used or set aside, what is set aside. None outlives the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_dispatch.adapters.local.scheduling.demand import Demand, shift, sum_placement
+from airflow_provider_dispatch.adapters.local.scheduling.model import Node, Placement, Resources
+from airflow_provider_dispatch.adapters.local.scheduling.placement import Room, place
+from airflow_provider_dispatch.adapters.local.scheduling.queue_tree import QueueTree
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaGap:
+    """A quota that a demand breaks.
+
+    :param level: name of the queue whose quota it is.
+    :param free: what is left of it, never below zero.
+    """
+
+    level: str
+    resource: str
+    free: int
+
+
+class Ledger:
+    """Adds up placements. What a node or a queue doesn't name follows the rule of the model."""
+
+    def __init__(self, tree: QueueTree, nodes: Sequence[Node]) -> None:
+        self._tree = tree
+        self._nodes = tuple(sorted(nodes, key=lambda node: node.name))
+        self._by_queue: dict[str, dict[str, int]] = {}
+        self._by_node: dict[str, dict[str, int]] = {}
+        self._capacity: dict[str, int] = {}
+        for node in nodes:
+            shift(self._capacity, node.capacity, 1)
+
+    def copy(self) -> Ledger:
+        """One to try things on."""
+        twin = Ledger(self._tree, self._nodes)
+        twin._by_queue = {name: dict(tally) for name, tally in self._by_queue.items()}
+        twin._by_node = {name: dict(tally) for name, tally in self._by_node.items()}
+        return twin
+
+    def add(self, queue: str, placement: Placement, *, times: int = 1) -> None:
+        """Count a placement in; ``times=-1`` takes it out again."""
+        total = sum_placement(placement)
+        for level in self._tree.find_lineage(queue):
+            shift(self._by_queue.setdefault(level.name, {}), total, times)
+        for node, amounts in placement:
+            shift(self._by_node.setdefault(node, {}), amounts, times)
+
+    @property
+    def rooms(self) -> list[Room]:
+        """Every node with what is free on it."""
+        rooms: list[Room] = []
+        for node in self._nodes:
+            used = self._by_node.get(node.name, {})
+            rooms.append((node, {resource: has - used.get(resource, 0) for resource, has in node.capacity.items()}))
+        return rooms
+
+    def find_gap(self, queue: str, total: Resources) -> QuotaGap | None:
+        """The first quota, from the queue upwards, that this much more would break."""
+        for level in self._tree.find_lineage(queue):
+            used = self._by_queue.get(level.name, {})
+            for resource, quota in sorted((level.nominal or {}).items()):
+                free = quota - used.get(resource, 0)
+                needed = total.get(resource, 0)
+                if needed and needed > free:
+                    return QuotaGap(level.name, resource, max(free, 0))
+        return None
+
+    def fit(self, queue: str, demand: Demand) -> Placement | None:
+        """Where the demand has room now, within every quota; None if it has none."""
+        return place(demand, self.rooms) if self.find_gap(queue, demand.total) is None else None
+
+    def has_room(self, queue: str, placement: Placement) -> bool:
+        """Exactly this placement fits."""
+        free = {node.name: room for node, room in self.rooms}
+        return self.find_gap(queue, sum_placement(placement)) is None and all(
+            amount <= free.get(node, {}).get(resource, 0)
+            for node, amounts in placement
+            for resource, amount in amounts.items()
+        )
+
+    def find_share(self, queue: str) -> tuple[float, ...]:
+        """Weighted dominant shares from below the root down to the queue: the least tuple has the next turn."""
+        return tuple(
+            max(
+                (
+                    used / ((self._capacity.get(resource, 0) or 1) * level.weight)
+                    for resource, used in self._by_queue.get(level.name, {}).items()
+                ),
+                default=0.0,
+            )
+            for level in reversed(self._tree.find_lineage(queue))
+        )

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which jobs of a queue are looked at: higher priority, then longest queued, then key.
+
+Jobs that ask for the same stand in one group, so that a group that is blocked costs one look and not one a job.
+Admission walks the lines; :func:`positions` tells people where their job stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from operator import attrgetter
+
+from airflow_provider_dispatch.adapters.local.scheduling.demand import Demand, DemandBook
+from airflow_provider_dispatch.adapters.local.scheduling.model import AdmissionState, JobKey, WaitingJob
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Jobs of one queue, priority and demand, in their order."""
+
+    queue: str
+    demand: Demand
+    jobs: list[WaitingJob] = field(default_factory=list)
+
+
+class Line:
+    """What still waits in one queue, to be taken from the front.
+
+    :param leaving_out: keys of jobs that don't stand in it.
+    """
+
+    def __init__(self, groups: Iterable[Group], *, leaving_out: Container[JobKey] = ()) -> None:
+        self._leaving_out = leaving_out
+        self._fronts: list[tuple[tuple[int, float, JobKey], int, Group]] = []
+        for group in groups:
+            self._stand(group, 0)
+
+    def __bool__(self) -> bool:
+        return bool(self._fronts)
+
+    @property
+    def head(self) -> WaitingJob:
+        """The first job."""
+        _, index, group = self._fronts[0]
+        return group.jobs[index]
+
+    @property
+    def demand(self) -> Demand:
+        """Of the first job."""
+        return self._fronts[0][2].demand
+
+    def advance(self) -> None:
+        """Take the first job out."""
+        _, index, group = heappop(self._fronts)
+        self._stand(group, index + 1)
+
+    def skip_group(self) -> None:
+        """Take the first job out and all that ask for the same at its priority."""
+        heappop(self._fronts)
+
+    def _stand(self, group: Group, start: int) -> None:
+        for index in range(start, len(group.jobs)):
+            job = group.jobs[index]
+            if job.key not in self._leaving_out:
+                # Keys are unique, so two fronts never tie and groups are never compared.
+                heappush(self._fronts, ((-job.priority, job.queued_since, job.key), index, group))
+                return
+
+
+def build_groups(jobs: Iterable[WaitingJob]) -> list[Group]:
+    """All jobs, each in the group of its queue, priority and demand."""
+    book = DemandBook()
+    groups: dict[tuple[str, int, Demand], Group] = {}
+    for job in sort_waiting(jobs):
+        key = (job.queue, job.priority, book.find(job.shapes))
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = Group(job.queue, key[2])
+        group.jobs.append(job)
+    return list(groups.values())
+
+
+def sort_waiting(jobs: Iterable[WaitingJob]) -> list[WaitingJob]:
+    """In the order of a queue."""
+    # Three stable sorts by one attribute each are several times faster than one by a tuple.
+    ordered = sorted(jobs, key=attrgetter("key"))
+    ordered.sort(key=attrgetter("queued_since"))
+    ordered.sort(key=attrgetter("priority"), reverse=True)
+    return ordered
+
+
+def positions(state: AdmissionState) -> Mapping[JobKey, int]:
+    """Where each waiting job stands in its queue; the first has 1."""
+    lengths: dict[str, int] = {}
+    found: dict[JobKey, int] = {}
+    for job in sort_waiting(state.waiting):
+        found[job.key] = lengths[job.queue] = lengths.get(job.queue, 0) + 1
+    return found
