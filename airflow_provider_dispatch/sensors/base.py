@@ -24,6 +24,7 @@ from airflow_provider_dispatch.triggers import legs
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
     from airflow_provider_dispatch.core import diagnosis, goals, observation, wire
     from airflow_provider_dispatch.core.identity import JobID
     from airflow_provider_dispatch.core.job_ref import JobRef
@@ -134,18 +135,20 @@ class DispatchJobBaseSensor(BaseSensorOperator):
         return assessment.verdict is goals.Verdict.DONE
 
     def _look(self, named: JobID | JobRef) -> waiting.Outcome:
-        """Wait for a moment; a verdict of ``timeout`` means that it is worth deferring."""
+        """Look, and wait for a moment if need be; a verdict of ``timeout`` means that it is worth deferring."""
         judge = self.build_judge(naming.get_submission(named))
-        timing = waiting.Timing(deadline=datetime.now(UTC) + self.wait_in_worker)
-        outcome = run_with_adapter(
-            DispatchHook(self.dispatch_conn_id).build_adapter(),
-            lambda adapter: waiting.wait_for_job(
-                adapter, naming.get_job_id(named), judge, narrator=self.log.info, timing=timing
-            ),
-        )
-        if outcome.observation is not None:
-            self._check_unknown(outcome.observation)
-        return outcome
+
+        async def look(adapter: DispatchAdapter) -> waiting.Outcome:
+            seen = await adapter.inspect(named)
+            self._check_unknown(seen)
+            assessment = judge(seen, datetime.now(UTC))
+            if assessment.verdict is not goals.Verdict.WAIT or not self.wait_in_worker:
+                return waiting.build_outcome(assessment, seen)
+            timing = waiting.Timing(deadline=datetime.now(UTC) + self.wait_in_worker)
+            job = naming.get_job_id(named)
+            return await waiting.wait_for_job(adapter, job, judge, narrator=self.log.info, timing=timing)
+
+        return run_with_adapter(DispatchHook(self.dispatch_conn_id).build_adapter(), look)
 
     def _defer(self, context: Context, named: JobID | JobRef) -> NoReturn:
         now, deadline = datetime.now(UTC), self._derive_deadline(context)

@@ -131,6 +131,17 @@ async def sleep_until(moment: datetime, timing: Timing) -> None:
         await timing.sleeper(rest)
 
 
+def build_outcome(assessment: Assessment, observation: Observation | None) -> Outcome:
+    """What an assessment means for the one who waits; WAIT means that the time is over."""
+    match assessment.verdict:
+        case Verdict.DONE:
+            return Outcome("done", assessment.reason, observation)
+        case Verdict.FAIL if not assessment.is_timeout:
+            return Outcome("failed", assessment.reason, observation)
+        case _:
+            return Outcome("timeout", assessment.reason, observation)
+
+
 @dataclass(slots=True)
 class _Waiting:
     """One wait."""
@@ -157,10 +168,8 @@ class _Waiting:
         while True:
             now, observation = self.timing.clock(), newest.take()
             assessment = Assessment(Verdict.WAIT) if observation is None else self._look_at(observation, now)
-            if assessment.verdict is Verdict.DONE:
-                return Outcome("done", assessment.reason, observation)
-            if assessment.verdict is Verdict.FAIL:
-                return Outcome("timeout" if assessment.is_timeout else "failed", assessment.reason, observation)
+            if assessment.verdict is not Verdict.WAIT:
+                return build_outcome(assessment, observation)
             if self.timing.deadline is not None and now >= self.timing.deadline:
                 last = describe(observation, now) if observation else "nothing was heard of it"
                 return Outcome("timeout", f"the time to wait is over: {last}", observation)
