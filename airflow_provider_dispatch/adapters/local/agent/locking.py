@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Winning a job's lock from what is left of an earlier execution. Blocks; done as an errand beside the agent's loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from airflow_provider_dispatch.adapters.local.processes import JobLock, end_attempts
+
+# A shim that has lost its agent ends its ranks by itself and reaps them, which no sweep can do as well.
+_SHIM_SECONDS = 1.0
+_HOLDERS_SECONDS = 5.0
+_SWEEP_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.25
+
+
+def win_lock(path: Path, prefix: str, *, patience_seconds: float | None, cancelled: threading.Event) -> JobLock | None:
+    """Wait for the lock, ending more and more of what keeps it; None when cancelled or the time is over.
+
+    :param prefix: of the ``DISPATCH_ATTEMPT`` of processes that may be ended.
+    :param patience_seconds: None means for ever.
+    """
+    began, pause = time.monotonic(), _FIRST_PAUSE_SECONDS
+    while True:
+        lock = JobLock.take(path)
+        if lock is not None:
+            return lock
+        waited = time.monotonic() - began
+        if cancelled.is_set() or (patience_seconds is not None and waited > patience_seconds):
+            return None
+        if waited > _SHIM_SECONDS:
+            holders_of = path if waited > _HOLDERS_SECONDS else None
+            end_attempts(prefix, lock_path=holders_of, timeout_seconds=_SWEEP_SECONDS)
+        cancelled.wait(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

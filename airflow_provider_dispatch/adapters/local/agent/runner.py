@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's loop: intents and processes in, the machine in the middle, the store and the executions out.
+
+One thread, woken by the FIFO, by shims, by errands and by the machine's timers; it never asks the store unless it was
+rung. What the machine says is made durable before any of it is done, so no process exists under an identity that
+the disk doesn't know. While the store can't be written (full, or held by somebody), nothing further is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from types import FrameType
+from typing import assert_never
+
+from airflow_provider_dispatch.adapters.local.agent.clock import SteadyClock
+from airflow_provider_dispatch.adapters.local.agent.errands import Errands
+from airflow_provider_dispatch.adapters.local.agent.executions import Executions, Surroundings
+from airflow_provider_dispatch.adapters.local.agent.node import fetch_node
+from airflow_provider_dispatch.adapters.local.doorbell import Doorbell
+from airflow_provider_dispatch.adapters.local.environment import build_base_environment
+from airflow_provider_dispatch.adapters.local.layout import StoreLayout
+from airflow_provider_dispatch.adapters.local.lifecycle import messages
+from airflow_provider_dispatch.adapters.local.lifecycle.machine import Machine
+from airflow_provider_dispatch.adapters.local.lifecycle.status import Key, Submission
+from airflow_provider_dispatch.adapters.local.queues import QueuesFile
+from airflow_provider_dispatch.adapters.local.store import agency, reading
+from airflow_provider_dispatch.adapters.local.store.database import READ_PATIENCE_SECONDS, Database
+from airflow_provider_dispatch.exceptions import SpecError, UnavailableError
+
+WRITE_PATIENCE_SECONDS = 2.0
+FIRST_RETRY, LONGEST_RETRY = timedelta(milliseconds=250), timedelta(seconds=10)
+_log = logging.getLogger(__name__)
+
+
+def supervise(
+    layout: StoreLayout,
+    doorbell: Doorbell,
+    *,
+    retire_after_seconds: float,
+    pass_env: Sequence[str],
+    when_listening: Callable[[], None],
+) -> int:
+    """Run an agent; the exit status of the process. A named border: whatever goes wrong in it ends the agent loudly.
+
+    Its shims see that at once and end every rank; the next agent tells them lost. Better than running on half.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    database = Database(layout)
+    try:
+        agent = Agent(database, doorbell, retire_after=timedelta(seconds=retire_after_seconds), pass_env=pass_env)
+        agent.take_over()
+        when_listening()
+        agent.serve()
+    except Exception as error:  # noqa: BLE001 - the agent's supervisor, one of the named borders: logged, and the end
+        _log.exception("the agent ends, and its ranks with it")
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - the last line is what a caller is shown
+        return 1
+    finally:
+        database.close()
+    return 0
+
+
+class Agent:
+    """The node.
+
+    :param retire_after: how long it stays with nothing to do.
+    """
+
+    def __init__(
+        self, database: Database, doorbell: Doorbell, *, retire_after: timedelta, pass_env: Sequence[str]
+    ) -> None:
+        self._database, self._doorbell, self._retire_after = database, doorbell, retire_after
+        self._clock = SteadyClock()
+        self._selector = selectors.DefaultSelector()
+        self._inbox: deque[messages.Input] = deque()
+        self._queues = QueuesFile(database.layout.queues)
+        self._executions = Executions(
+            Surroundings(
+                database.layout,
+                self._selector,
+                Errands(self._selector),
+                build_base_environment(os.environ, pass_env),
+                self._inbox.append,
+            )
+        )
+        self._node = fetch_node()
+        self._generation = 0
+        self._machine = self._build_machine()
+        self._submissions: dict[Key, Submission] = {}
+        self._sequence = 0
+        self._is_rung = False
+        self._unwritten: tuple[agency.Ledger, list[messages.Effect]] | None = None
+        self._retry_at: datetime | None = None
+        self._pause = FIRST_RETRY
+        self._idle_since: datetime | None = None
+        self._is_over = False
+
+    # -- beginning and end -------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Take the store over from the last agent, settle what it left as far as that goes at once, and listen."""
+        with self._database.write(READ_PATIENCE_SECONDS) as connection:
+            self._generation = agency.begin_generation(connection, socket.gethostname())
+        self._reload()
+        self._inbox.append(messages.Tick())
+        self._settle()
+        self._listen()
+        _log.info("agent %d listens; %d submissions", self._generation, len(self._submissions))
+
+    def serve(self) -> None:
+        """Work until there has been nothing to do for long enough."""
+        while not self._is_over:
+            self._turn()
+
+    def _reload(self) -> None:
+        """Begin with what the store says; also when queues have changed."""
+        with self._database.read() as connection:
+            self._sequence = reading.fetch_last_change(connection)
+            stored = reading.fetch_unfinished(connection)
+        self._machine = self._build_machine()
+        self._submissions = {}
+        self._load(stored)
+        for row in stored:
+            if row.status.execution is not None and row.status.generation != self._generation:
+                self._executions.reclaim(row.intent.key, row.status.execution.identity)
+
+    def _load(self, stored: Sequence[reading.StoredSubmission]) -> None:
+        """Take submissions in that the machine doesn't know, and tell it what callers have changed since."""
+        self._machine.load((row.seen, row.status) for row in stored if row.seen is not None)
+        for row in stored:
+            self._submissions[row.intent.key] = row.seen or row.intent
+            if row.seen != row.intent or row.intent.stop is not None:
+                self._inbox.append(messages.IntentChanged(row.intent))
+
+    def _build_machine(self) -> Machine:
+        return Machine(self._queues.build_config(self._node), generation=self._generation)
+
+    def _listen(self) -> None:
+        self._doorbell.listen()
+        self._selector.register(self._doorbell.fd, selectors.EVENT_READ, self._take_ring)
+
+    def _stop_listening(self) -> None:
+        if self._doorbell.fd >= 0:
+            self._selector.unregister(self._doorbell.fd)
+            self._doorbell.stop_listening()
+
+    def _retire(self) -> None:
+        """Leave, unless somebody has wanted something just before we stopped listening."""
+        self._stop_listening()
+        self._read_changes()
+        if self._inbox:
+            self._idle_since = None
+            self._listen()
+        else:
+            _log.info("agent %d has had nothing to do for %s and leaves", self._generation, self._retire_after)
+            self._is_over = True
+
+    # -- one turn ----------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        for key, _events in self._selector.select(self._derive_timeout()):
+            # An earlier callback of this turn may have closed what this one is about.
+            if self._selector.get_map().get(key.fd) == key:
+                key.data()
+        now = self._clock.now()
+        if self._retry_at is not None and now < self._retry_at:
+            return
+        try:
+            self._advance(now)
+        except UnavailableError as error:
+            _log.warning("the store can't be used now, trying again in %s: %s", self._pause, error)
+            self._retry_at = now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_RETRY)
+        else:
+            self._retry_at, self._pause = None, FIRST_RETRY
+
+    def _advance(self, now: datetime) -> None:
+        if self._unwritten is not None:
+            self._settle()
+        if self._is_rung:
+            self._read_changes()
+        timer = self._machine.next_timer()
+        if timer is not None and timer <= now:
+            self._inbox.append(messages.Tick())
+        self._settle()
+        self._note_idleness(now)
+
+    def _note_idleness(self, now: datetime) -> None:
+        if self._is_over or not (self._machine.is_idle() and self._executions.is_empty()):
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        if self._idle_since is not None and now >= self._idle_since + self._retire_after:
+            self._retire()
+
+    def _derive_timeout(self) -> float | None:
+        """Seconds until something is due; None while only others can give us something to do."""
+        if self._retry_at is not None:
+            due = [self._retry_at]
+        elif self._inbox or self._is_rung:
+            return 0.0
+        else:
+            ends = self._idle_since + self._retire_after if self._idle_since is not None else None
+            due = [time for time in (self._machine.next_timer(), ends) if time is not None]
+        return max(0.0, (min(due) - self._clock.now()).total_seconds()) if due else None
+
+    # -- what callers want -------------------------------------------------------------------------------------------
+
+    def _take_ring(self) -> None:
+        self._doorbell.answer()
+        self._is_rung = True
+
+    def _read_changes(self) -> None:
+        if not self._database.has_own_schema():
+            self._drain()
+            return
+        if self._queues.has_changed():
+            self._change_queues()
+        with self._database.read() as connection:
+            changes = reading.fetch_changes(connection, self._sequence)
+            last = reading.fetch_last_change(connection)
+            keys = {(c.job, c.submission): None for c in changes or () if c.kind == reading.INTENT}
+            is_pruned = changes is None
+            rows = reading.fetch_unfinished(connection) if is_pruned else reading.fetch_submissions(connection, keys)
+        known = [row for row in rows if row.intent.key in self._submissions]
+        self._load([row for row in rows if row.intent.key not in self._submissions])
+        self._inbox.extend(messages.IntentChanged(row.intent) for row in known)
+        self._sequence, self._is_rung = last, False
+
+    def _change_queues(self) -> None:
+        try:
+            self._reload()
+        except SpecError as error:
+            _log.error("the queues stay as they are: %s", error)
+
+    def _drain(self) -> None:
+        """Another version has changed the tables: nothing can be written, so end what runs, well, and leave."""
+        _log.warning("the store's tables are of another version; this agent ends its executions and leaves")
+        self._stop_listening()
+        self._executions.end_all("stop")
+        while not self._executions.is_empty():
+            for key, _events in self._selector.select():
+                key.data()
+        self._inbox.clear()
+        self._is_over = True
+
+    # -- deciding, writing, doing ------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Work off the inputs, one durable step after the other, until nothing is left to do."""
+        while self._unwritten is not None or self._inbox:
+            if self._unwritten is None:
+                self._unwritten = self._decide()
+            ledger, effects = self._unwritten
+            if not ledger.is_empty:
+                with self._database.write(WRITE_PATIENCE_SECONDS) as connection:
+                    agency.commit_ledger(connection, ledger, self._generation)
+            self._unwritten = None
+            for effect in effects:
+                self._carry_out(effect)
+
+    def _decide(self) -> tuple[agency.Ledger, list[messages.Effect]]:
+        """Give the machine all inputs there are; what they have led to."""
+        ledger = agency.Ledger(self._clock.now())
+        effects: list[messages.Effect] = []
+        while self._inbox:
+            message = self._inbox.popleft()
+            if isinstance(message, messages.IntentChanged):
+                self._submissions[message.submission.key] = message.submission
+                ledger.seen[message.submission.key] = message.submission
+            outcome = self._machine.apply(message, ledger.now)
+            ledger.statuses.update(outcome.statuses)
+            ledger.notes.extend(outcome.notes)
+            effects.extend(outcome.effects)
+        ledger.submissions = {key: self._submissions[key] for key in ledger.statuses}
+        ledger.lifted = [effect for effect in effects if isinstance(effect, messages.LiftHold)]
+        ledger.removed = [effect for effect in effects if isinstance(effect, messages.RemoveSubmission)]
+        return ledger, effects
+
+    def _carry_out(self, effect: messages.Effect) -> None:
+        match effect:
+            case messages.StartExecution(key, identity):
+                self._executions.start(key, identity, self._submissions[key].request.spec)
+            case messages.SpawnRole(key, _, role):
+                self._executions.spawn(key, role)
+            case messages.EndExecution(key, _, reason, grace):
+                self._executions.end(key, reason.value, grace)
+            case messages.LiftHold():
+                self._is_rung = True  # the store has been changed by ourselves
+            case messages.RemoveSubmission(key):
+                self._submissions.pop(key, None)
+            case _:
+                assert_never(effect)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + signal.SIGTERM)

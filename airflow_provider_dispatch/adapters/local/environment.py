@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which variables the agent and the ranks see. Lists of what is allowed: the process that starts an agent may be an
+Airflow worker, whose environment holds its secrets.
+
+Pure: environments come in and go out as mappings.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import airflow_provider_dispatch
+from airflow_provider_dispatch.core.identity import Identity, build_identity_environment
+from airflow_provider_dispatch.core.job_spec import RoleSpec
+
+# LD_LIBRARY_PATH: where it is set, Python itself or the GPU's libraries may not load without it.
+_ALLOWED = ("HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH")
+_ALLOWED_PREFIX = "LC_"
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_LEADER = "127.0.0.1"
+
+
+def build_base_environment(inherited: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
+    """What is allowed of *inherited*, with the running Python's folder first in ``PATH``.
+
+    :param pass_env: further names that a user has allowed.
+    """
+    allowed = {*_ALLOWED, *pass_env}
+    kept = {name: value for name, value in inherited.items() if name in allowed or name.startswith(_ALLOWED_PREFIX)}
+    folder = str(Path(sys.executable).parent)
+    others = [part for part in inherited.get("PATH", _DEFAULT_PATH).split(":") if part and part != folder]
+    return kept | {"PATH": ":".join([folder, *others])}
+
+
+def build_agent_environment(inherited: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
+    """For the agent: as above, and ``PYTHONPATH`` so that it finds the very package that starts it."""
+    root = str(Path(airflow_provider_dispatch.__file__).parents[1])
+    paths = [root, *(part for part in inherited.get("PYTHONPATH", "").split(":") if part and part != root)]
+    return build_base_environment(inherited, pass_env) | {"PYTHONPATH": ":".join(paths)}
+
+
+def build_rank_environment(
+    base: Mapping[str, str], role: RoleSpec, identity: Identity, *, rank: int, port: int, paths: Mapping[str, str]
+) -> dict[str, str]:
+    """For one rank. What a runtime promises can be overridden by the job; who the rank is can't.
+
+    ``RANK`` and ``WORLD_SIZE`` count within the role, as ``DISPATCH_RANK`` and ``DISPATCH_NODES`` do.
+
+    :param port: on the loopback, free when the execution began.
+    :param paths: variables that name files and folders of this execution.
+    """
+    torch = {
+        "MASTER_ADDR": _LEADER,
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(role.nodes),
+        "LOCAL_RANK": "0",
+        "PET_NNODES": str(role.nodes),
+        "PET_NODE_RANK": str(rank),
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": _LEADER,
+        "PET_MASTER_PORT": str(port),
+    }
+    # Output goes through a pipe: without this, Python would keep it to itself until the rank ends.
+    unbuffered = {"PYTHONUNBUFFERED": "1"}
+    own = build_identity_environment(identity, role=role.name, rank=rank, nodes=role.nodes)
+    return {**base, **unbuffered, **torch, **role.env, **own, "DISPATCH_LEADER_ADDR": _LEADER, **paths}

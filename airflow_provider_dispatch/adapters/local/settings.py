@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user may set about the local adapter. The adapter, the watch and whoever starts an agent read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from airflow_provider_dispatch.adapters.local.layout import StoreLayout
+from airflow_provider_dispatch.exceptions import SpecError
+
+
+class LocalSettings(BaseModel):
+    """Settings of one connection.
+
+    :param root: folder that holds the stores; absolute.
+    :param store: name of the store, which is a folder beneath *root*.
+    :param deployment: jobs of another one are refused; None takes any.
+    :param retire_after_seconds: how long an agent stays with nothing to do. Counts for the agent that this caller
+        starts; one that runs already keeps its own.
+    :param agent_start_seconds: how long a call waits for an agent to answer.
+    :param pass_env: names of further variables of the starting process that agent and ranks may see.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    root: Path
+    store: str = Field(default="default", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$")
+    deployment: str | None = None
+    retire_after_seconds: float = Field(default=60.0, ge=0, le=86_400)
+    agent_start_seconds: float = Field(default=20.0, gt=0, le=600)
+    pass_env: tuple[str, ...] = ()
+
+    @field_validator("root")
+    @classmethod
+    def _is_absolute(cls, value: Path) -> Path:
+        if not value.is_absolute() or "\0" in str(value):
+            raise ValueError("must be an absolute path")
+        return value
+
+    @property
+    def layout(self) -> StoreLayout:
+        """Where this store lies."""
+        return StoreLayout(self.root / self.store)
+
+
+def parse_settings(fields: Mapping[str, object]) -> LocalSettings:
+    """Read the settings of a connection.
+
+    :raises SpecError: an unknown field or a wrong value; never shows the value.
+    """
+    try:
+        return LocalSettings.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SpecError(where or "settings", first["msg"].removeprefix("Value error, ")) from None
