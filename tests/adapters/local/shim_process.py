@@ -43,6 +43,12 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-u", "-c", HELLO + DETACH + code]
 
 
+def take_lock(path: Path) -> JobLock:
+    lock = JobLock.take(path)
+    assert lock is not None
+    return lock
+
+
 class Greeter:
     """Where the processes of a test say hello; who says it is known to run, and its end is seen."""
 
@@ -100,9 +106,7 @@ class ShimProcess:
         self._buffer = LineBuffer()
         self.control, theirs = socket.socketpair()
         self.control.settimeout(PATIENCE_SECONDS)
-        lock = JobLock.take(self.lock_path)
-        assert lock is not None
-        with lock, theirs:
+        with take_lock(self.lock_path) as lock, theirs:
             command = build_command(sys.executable, control_fd=theirs.fileno(), lock_fd=lock.fd)
             if "COVERAGE_PROCESS_CONFIG" in os.environ:
                 command.remove("-S")  # what measures a process is loaded by `site`

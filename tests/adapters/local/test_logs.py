@@ -6,15 +6,18 @@ from __future__ import annotations
 import os
 import random
 import resource
+import selectors
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import PosixPath
 from typing import Any
 
 import pytest
 
 from airflow_provider_dispatch.adapters.local import logs
 from airflow_provider_dispatch.adapters.local.logs import read_lines
+from airflow_provider_dispatch.adapters.local.shim.rank import Rank
 from airflow_provider_dispatch.adapters.local.shim.rank_log import RankLog
 from airflow_provider_dispatch.adapters.local.shim.records import (
     LONGEST_LINE,
@@ -24,9 +27,10 @@ from airflow_provider_dispatch.adapters.local.shim.records import (
     LineSplitter,
     build_unit,
 )
+from airflow_provider_dispatch.adapters.local.shim.wire import SpawnOrder
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.exceptions import ProtocolError
-from tests.adapters.local.shim_process import ShimProcess, python
+from tests.adapters.local.shim_process import ShimProcess, python, take_lock
 
 AT = b"2026-11-30T13:00:00.123456789Z"
 WHO: dict[str, Any] = {"execution": 3, "role": "worker", "rank": 1}
@@ -200,6 +204,23 @@ class TestTurningOver:
         more, _ = read_lines(tmp_path, **WHO, cursor=cursor)
         assert [(line.sequence, line.text) for line in lines + more] == [(n, str(n)) for n in range(300)]
 
+    def test_a_line_written_while_the_folder_is_looked_at_is_not_passed_over(self, tmp_path):
+        log = RankLog(str(tmp_path), "worker", 1, generation_bytes=150)
+        log.write(units("0"))
+        unwritten = ["1", "2", "3"]
+
+        class BusyFolder(PosixPath):
+            def iterdir(self):
+                log.write(units(*unwritten))
+                unwritten.clear()
+                return super().iterdir()
+
+        first, cursor = read_lines(tmp_path, **WHO)
+        rest, _ = read_lines(BusyFolder(tmp_path), **WHO, cursor=cursor)
+        log.close()
+        assert (tmp_path / "worker-1.1.log").exists()
+        assert [line.text for line in first + rest] == ["0", "1", "2", "3"]
+
     def test_a_spoilt_header_is_an_error(self, tmp_path):
         (tmp_path / "worker-1.4.log").write_bytes(AT + b" header F {}\n" + units("x")[0])
         with pytest.raises(ProtocolError, match="header"):
@@ -309,6 +330,8 @@ class TestFullDisk:
 
     def test_rank_and_shim_live_on(self, shim):
         code = "print('one'); hello(); sys.stdout.write('x' * 300000 + '\\n'); print('three'); hello(); signal.pause()"
+        shim.spawn(["true"])
+        shim.wait_for("exited")  # it has loaded, and cached, its modules
         resource.prlimit(shim.process.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         shim.spawn(python(code), role="worker", rank=1)
         shim.greeter.meet(), shim.greeter.meet()
@@ -346,15 +369,19 @@ class TestThroughTheShim:
         assert line.text == "last words"
         assert abs(datetime.now(UTC) - line.at) < timedelta(minutes=1)
 
-    def test_all_that_was_printed_is_there_when_the_exit_is_told(self, shim):
+    def test_all_that_was_printed_is_written_before_the_exit_is_told(self, tmp_path):
         code = """
-import fcntl
-fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that it need not wait for a reader
-sys.stdout.buffer.write(b"x" * 65535 * 15 + b" last words"); sys.stdout.flush()
+import fcntl, os
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # nobody reads before it has ended
+os.write(1, b"x" * 65535 * 15 + b" last words")
 """
-        shim.spawn(python(code), role="worker", rank=1)
-        shim.wait_for("exited", exit_code=0)
-        lines = read_all(shim.log_dir)
+        order = {"op": "spawn", "role": "worker", "rank": 1, "env": {}, "cwd": "/", "log_dir": str(tmp_path)}
+        with selectors.DefaultSelector() as selector, take_lock(tmp_path / "lock") as lock:
+            order["argv"] = [sys.executable, "-ISc", code]
+            rank = Rank(SpawnOrder(order), lock_fd=lock.fd, selector=selector, now=0)
+            rank.note_exit(os.waitpid(rank.pid, 0)[1])
+            lines = read_all(tmp_path)
+            rank.capture.close()
         assert sum(len(line.text) for line in lines) == 65535 * 15 + len(" last words")
         assert lines[-1].text.endswith("x last words")
 

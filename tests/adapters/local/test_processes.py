@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from airflow_provider_dispatch.adapters.local.processes import (
     find_lock_holders,
     is_same_file,
 )
-from tests.adapters.local.shim_process import PATIENCE_SECONDS, ShimProcess, python
+from tests.adapters.local.shim_process import PATIENCE_SECONDS, ShimProcess, python, take_lock
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello()\nwhile True: signal.pause()"
 
@@ -120,29 +119,23 @@ if not os.fork():
             shim.process.send_signal(signal.SIGCONT)
 
 
-def take(path: Path) -> JobLock:
-    lock = JobLock.take(path)
-    assert lock is not None
-    return lock
-
-
 class TestLock:
     def test_one_holder_at_a_time(self, tmp_path):
-        with take(tmp_path / "lock"):
+        with take_lock(tmp_path / "lock"):
             assert JobLock.take(tmp_path / "lock") is None
-        with take(tmp_path / "lock") as lock:
+        with take_lock(tmp_path / "lock") as lock:
             assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
             lock.close()
 
     def test_it_lasts_as_long_as_somebody_who_inherited_it(self, tmp_path):
-        with take(tmp_path / "lock") as lock:
+        with take_lock(tmp_path / "lock") as lock:
             heir = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.fd])
         try:
             assert JobLock.take(tmp_path / "lock") is None
             assert [process.pid for process in find_lock_holders(tmp_path / "lock")] == [heir.pid]
         finally:
             heir.communicate(timeout=PATIENCE_SECONDS)
-        with take(tmp_path / "lock") as again:
+        with take_lock(tmp_path / "lock") as again:
             assert again.fd >= 0
 
     def test_a_link_is_not_followed(self, tmp_path):
@@ -154,11 +147,11 @@ class TestLock:
         assert find_lock_holders(tmp_path / "none") == []
 
     def test_the_lock_of_a_removed_file_is_not_taken_for_the_new_one(self, tmp_path):
-        with take(tmp_path / "lock") as first:
+        with take_lock(tmp_path / "lock") as first:
             assert is_same_file(first.fd, tmp_path / "lock")
             (tmp_path / "lock").unlink()
             assert not is_same_file(first.fd, tmp_path / "lock")
-            with take(tmp_path / "lock") as second:
+            with take_lock(tmp_path / "lock") as second:
                 assert not is_same_file(first.fd, tmp_path / "lock")
                 assert is_same_file(second.fd, tmp_path / "lock")
                 assert JobLock.take(tmp_path / "lock") is None
