@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,6 +36,7 @@ TARGETS = (
     "core/decision.py",
     "core/identity.py",
     "core/observation.py",
+    "core/recovery.py",
     "core/state.py",
     "adapters/local/scheduling/**/*.py",
 )
@@ -90,10 +91,10 @@ def list_mutants(path: Path) -> Iterator[Mutant]:
                 yield Mutant(path, name, occurrence, place)
 
 
-def choose_mutants(count: int, seed: int) -> list[Mutant]:
+def choose_mutants(count: int, seed: int, patterns: Sequence[str]) -> list[Mutant]:
     """So many places, one mutant each: choosing among mutants would favour places where many operators fit."""
     by_place = defaultdict(list)
-    for pattern in TARGETS:
+    for pattern in patterns:
         for path in sorted((ROOT / PACKAGE).glob(pattern)):
             for mutant in list_mutants(path.relative_to(ROOT)):
                 by_place[mutant.path, mutant.place].append(mutant)
@@ -115,31 +116,25 @@ def run_tests(copy: Path, tests: str, timeout_seconds: float) -> str | None:
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", tests]
     # Byte code is told from its source by second and size, which two mutants may share.
-    settings = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
+    env = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
     try:
-        done = subprocess.run(
-            command,
-            cwd=copy,
-            env=os.environ | settings,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_seconds,
-            check=False,
-        )
+        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
         return f"not done after {timeout_seconds:.0f} s"
-    return None if done.returncode == 0 else "\n".join(done.stdout.splitlines()[-20:])
+    return None if done.returncode == 0 else "\n".join((done.stdout + done.stderr).splitlines()[-20:])
 
 
 def is_noticed(mutant: Mutant, copies: queue.Queue[Path], timeouts: dict[str, float]) -> bool:
-    """Try one mutant in a copy that nobody uses."""
-    copy, tests = copies.get(), find_tests(mutant.path)
+    """Try one mutant in a copy that nobody uses: first the tests named after its file, which mostly notice at once."""
+    copy, folder = copies.get(), find_tests(mutant.path)
+    nearest = f"{folder}/test_{mutant.path.name}"
+    changed, unchanged = copy / mutant.path, (copy / mutant.path).read_text()
     try:
-        (copy / mutant.path).write_text(mutant.build_code())
-        return run_tests(copy, tests, timeouts[tests]) is not None
+        changed.write_text(mutant.build_code())
+        tries = [nearest, folder] if (copy / nearest).exists() else [folder]
+        return any(run_tests(copy, tests, timeouts[folder]) is not None for tests in tries)
     finally:
-        shutil.copyfile(ROOT / mutant.path, copy / mutant.path)
+        changed.write_text(unchanged)
         copies.put(copy)
 
 
@@ -178,11 +173,12 @@ def report(mutants: list[Mutant], noticed: list[bool]) -> int:
 def main() -> int:
     """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*", default=TARGETS, help="patterns of files in the package to change")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    mutants = choose_mutants(options.count, options.seed)
+    mutants = choose_mutants(options.count, options.seed, options.targets)
     if not mutants:
         sys.exit("nothing to change: no target exists")
     with ExitStack() as stack:
