@@ -57,6 +57,7 @@ class _Pass:
         self._book = ReservationBook(self._empty, self._used, placed)
         self._pool = VictimPool(state.placed)
         self._groups = build_groups(state.waiting)
+        self._explainer = reasons.Explainer(self._tree, self._empty, self._used)
         self._hopeless = self._find_hopeless()
         self._admit: dict[JobKey, Placement] = {}
         self._preempt: list[Preemption] = []
@@ -83,8 +84,8 @@ class _Pass:
         """Why demands can't be met at all, or not while their queue is stopped."""
         hopeless: dict[tuple[str, Demand], Reason] = {}
         for queue, demand in {(group.queue, group.demand) for group in self._groups}:
-            reason = reasons.explain_never(queue, demand, self._tree, self._empty)
-            reason = reason or reasons.explain_stopped(queue, self._tree)
+            reason = self._explainer.explain_never(queue, demand)
+            reason = reason or self._explainer.explain_stopped(queue)
             if reason is not None:
                 hopeless[queue, demand] = reason
         return hopeless
@@ -220,7 +221,7 @@ class _Pass:
             waiting = [job.key for job in group.jobs if job.key not in self._admit]
             if waiting:
                 if key not in shared:
-                    shared[key] = reasons.explain_blocked(*key, self._used, self._book.taken, holders)
+                    shared[key] = self._explainer.explain_blocked(*key, self._book.taken, holders)
                 found.update(dict.fromkeys(waiting, shared[key]))
         return found | {entry.job.key: self._explain_entry(entry, holders) for entry in self._book.entries}
 
@@ -230,5 +231,5 @@ class _Pass:
             return reasons.explain_preempting(entry.reservation.victims)
         others = [holder for holder in holders if holder != entry.job.key]
         view = self._book.build_view(entry.job.key)
-        reason = reasons.explain_blocked(entry.job.queue, entry.demand, self._used, view, others)
+        reason = self._explainer.explain_blocked(entry.job.queue, entry.demand, view, others)
         return reason if entry.reservation.is_for_preemption else reasons.explain_next(reason)

@@ -7,7 +7,7 @@ fit, it doesn't fit now, why) holds for all jobs that share it. Used by every mo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from airflow_provider_dispatch.adapters.local.scheduling.model import Placement, Resources, Shape
@@ -25,20 +25,15 @@ class DemandBook:
     """Gives equal shapes the same :class:`Demand`."""
 
     def __init__(self) -> None:
-        # The shapes themselves can't be keys, they hold mappings. Their identity is a shortcut for callers that share
-        # them between jobs; the value is what counts. Identities stay unique because a demand keeps its shapes alive.
-        self._by_identity: dict[int, Demand] = {}
-        self._by_value: dict[Hashable, Demand] = {}
-        self._shapes_seen: list[tuple[Shape, ...]] = []
+        self._known: dict[Hashable, Demand] = {}
 
     def find(self, shapes: tuple[Shape, ...]) -> Demand:
         """The one demand for these shapes."""
-        known = self._by_identity.get(id(shapes))
+        # The shapes themselves can't be keys, they hold mappings.
+        value = tuple(map(_build_value, shapes))
+        known = self._known.get(value)
         if known is None:
-            value = tuple(_build_value(shape) for shape in shapes)
-            known = self._by_value.setdefault(value, Demand(shapes, sum_shapes(shapes)))
-            self._by_identity[id(shapes)] = known
-            self._shapes_seen.append(shapes)
+            known = self._known[value] = Demand(shapes, sum_shapes(shapes))
         return known
 
 
@@ -65,8 +60,5 @@ def shift(tally: dict[str, int], amounts: Resources, times: int) -> None:
 
 
 def _build_value(shape: Shape) -> Hashable:
-    return (shape.count, _pairs(shape.request), _pairs(shape.required), _pairs(shape.preferred), shape.priority)
-
-
-def _pairs(mapping: Mapping[str, int] | Mapping[str, str]) -> Hashable:
-    return frozenset(mapping.items())
+    labels = (frozenset(shape.required.items()), frozenset(shape.preferred.items()))
+    return shape.count, shape.priority, frozenset(shape.request.items()), labels

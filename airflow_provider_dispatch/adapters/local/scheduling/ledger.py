@@ -36,6 +36,9 @@ class Ledger:
         self._nodes = tuple(sorted(nodes, key=lambda node: node.name))
         self._by_queue: dict[str, dict[str, int]] = {}
         self._by_node: dict[str, dict[str, int]] = {}
+        self._rooms: list[Room] | None = None
+        self._too_large: set[Demand] = set()
+        self._limits: dict[str, tuple[tuple[str, str, int], ...]] = {}
         self._capacity: dict[str, int] = {}
         for node in nodes:
             shift(self._capacity, node.capacity, 1)
@@ -43,6 +46,7 @@ class Ledger:
     def copy(self) -> Ledger:
         """One to try things on."""
         twin = Ledger(self._tree, self._nodes)
+        twin._limits = self._limits
         twin._by_queue = {name: dict(tally) for name, tally in self._by_queue.items()}
         twin._by_node = {name: dict(tally) for name, tally in self._by_node.items()}
         return twin
@@ -54,30 +58,53 @@ class Ledger:
             shift(self._by_queue.setdefault(level.name, {}), total, times)
         for node, amounts in placement:
             shift(self._by_node.setdefault(node, {}), amounts, times)
+        self._rooms = None
+        if times < 0:
+            self._too_large.clear()
 
     @property
     def rooms(self) -> list[Room]:
         """Every node with what is free on it."""
-        rooms: list[Room] = []
-        for node in self._nodes:
-            used = self._by_node.get(node.name, {})
-            rooms.append((node, {resource: has - used.get(resource, 0) for resource, has in node.capacity.items()}))
-        return rooms
+        if self._rooms is None:
+            self._rooms = [(node, self._find_free(node)) for node in self._nodes]
+        return self._rooms
+
+    def _find_free(self, node: Node) -> Resources:
+        used = self._by_node.get(node.name, {})
+        return {resource: has - used.get(resource, 0) for resource, has in node.capacity.items()}
 
     def find_gap(self, queue: str, total: Resources) -> QuotaGap | None:
         """The first quota, from the queue upwards, that this much more would break."""
-        for level in self._tree.find_lineage(queue):
-            used = self._by_queue.get(level.name, {})
-            for resource, quota in sorted((level.nominal or {}).items()):
-                free = quota - used.get(resource, 0)
-                needed = total.get(resource, 0)
-                if needed and needed > free:
-                    return QuotaGap(level.name, resource, max(free, 0))
+        for level, resource, quota in self._find_limits(queue):
+            needed = total.get(resource, 0)
+            free = quota - self._by_queue.get(level, {}).get(resource, 0)
+            if needed and needed > free:
+                return QuotaGap(level, resource, max(free, 0))
         return None
+
+    def _find_limits(self, queue: str) -> tuple[tuple[str, str, int], ...]:
+        known = self._limits.get(queue)
+        if known is None:
+            known = self._limits[queue] = tuple(
+                (level.name, resource, quota)
+                for level in self._tree.find_lineage(queue)
+                for resource, quota in sorted((level.nominal or {}).items())
+            )
+        return known
 
     def fit(self, queue: str, demand: Demand) -> Placement | None:
         """Where the demand has room now, within every quota; None if it has none."""
-        return place(demand, self.rooms) if self.find_gap(queue, demand.total) is None else None
+        return self.place(demand) if self.find_gap(queue, demand.total) is None else None
+
+    def place(self, demand: Demand) -> Placement | None:
+        """Where the nodes have room for it now, whatever the quotas say."""
+        if demand in self._too_large:
+            return None
+        found = place(demand, self.rooms)
+        if found is None:
+            # It stays too large until something is taken out, in whichever queue it is looked at.
+            self._too_large.add(demand)
+        return found
 
     def has_room(self, queue: str, placement: Placement) -> bool:
         """Exactly this placement fits."""

@@ -38,7 +38,7 @@ def place(demand: Demand, rooms: Sequence[Room]) -> Placement | None:
     most of its preferred labels, then the fullest. If that leads nowhere, the role that is hardest to place chooses
     first and nobody's preference counts.
     """
-    if len(rooms) == 1 and find_lack(demand, rooms) is not None:
+    if find_lack(demand, rooms) is not None:
         return None
     wished = sorted(demand.shapes, key=lambda shape: -shape.priority)
     found = _pack(wished, rooms, heeds_preferences=True)
@@ -102,7 +102,12 @@ def _rank_nodes(
 ) -> list[Node]:
     wishes = shape.preferred.items() if heeds_preferences else {}.items()
 
-    def order(node: Node) -> tuple[int, int, str]:
-        return -len(wishes & node.labels.items()), _count_fitting(shape, left[node.name]), node.name
+    def order(node: Node) -> tuple[int, float, str]:
+        return -len(wishes & node.labels.items()), _find_slack(shape, left[node.name]), node.name
 
     return sorted((node for node in nodes if has_labels(node, shape.required)), key=order)
+
+
+def _find_slack(shape: Shape, room: Resources) -> float:
+    """How many times one rank would fit, fractions included: least on the fullest node."""
+    return min((room.get(name, 0) / amount for name, amount in shape.request.items() if amount), default=0.0)

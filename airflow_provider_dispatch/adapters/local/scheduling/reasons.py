@@ -26,48 +26,56 @@ from airflow_provider_dispatch.core.quantity import format_quantity
 MOST_NAMES = 5
 
 
-def explain_never(queue: str, demand: Demand, tree: QueueTree, empty: Ledger) -> Reason | None:
-    """Why the demand can't be met though nothing else ran; None if nothing is known against it."""
-    if not tree.find_lineage(queue):
-        return Reason(ReasonCode.UNKNOWN_QUEUE, f"there is no queue {queue!r}; known: {list_names(tree.names)}")
-    gap = empty.find_gap(queue, demand.total)
-    if gap is not None:
-        need, quota = describe_need(demand, gap.resource), format_quantity(gap.resource, gap.free)
-        return Reason(ReasonCode.NEVER_FITS_QUOTA, f"needs {need} in {gap.level}, whose quota is {quota}")
-    rooms = empty.rooms
-    lack = find_lack(demand, rooms)
-    if lack is None:
-        return None
-    verb = "has" if len(rooms) == 1 else "have"
-    return Reason(
-        ReasonCode.NEVER_FITS_NODES,
-        f"needs {_describe_lack(lack, demand)} on {_name_nodes(rooms)}, which {verb} {_describe_rest(lack)}",
-    )
+class Explainer:
+    """Explains the demands of one pass; what is the same for all queues is worked out once.
 
-
-def explain_stopped(queue: str, tree: QueueTree) -> Reason | None:
-    """Why the queue admits nothing; None if it does."""
-    for level in tree.find_lineage(queue):
-        if level.is_stopped:
-            return Reason(ReasonCode.QUEUE_STOPPED, f"queue {level.name} is stopped")
-    return None
-
-
-def explain_blocked(queue: str, demand: Demand, used: Ledger, taken: Ledger, holders: Sequence[JobKey]) -> Reason:
-    """Why the demand isn't met now.
-
+    :param empty: a ledger of nothing.
     :param used: by jobs that have room.
-    :param taken: used or set aside for others.
-    :param holders: for whom room is set aside, that of the first made first.
     """
-    gap = used.find_gap(queue, demand.total)
-    if gap is not None:
-        return Reason(ReasonCode.QUOTA, _describe_gap(gap, demand))
-    if used.fit(queue, demand) is None:
-        return Reason(ReasonCode.NODES, _describe_nodes(demand, used.rooms))
-    gap = taken.find_gap(queue, demand.total)
-    message = _describe_gap(gap, demand) if gap is not None else _describe_nodes(demand, taken.rooms)
-    return Reason(ReasonCode.RESERVED, f"{message} beside what is set aside for {list_names(holders)}")
+
+    def __init__(self, tree: QueueTree, empty: Ledger, used: Ledger) -> None:
+        self._tree = tree
+        self._empty = empty
+        self._used = used
+        self._never: dict[Demand, Reason | None] = {}
+        self._nodes: dict[Demand, Reason] = {}
+
+    def explain_never(self, queue: str, demand: Demand) -> Reason | None:
+        """Why the demand can't be met though nothing else ran; None if nothing is known against it."""
+        if not self._tree.find_lineage(queue):
+            known = list_names(self._tree.names)
+            return Reason(ReasonCode.UNKNOWN_QUEUE, f"there is no queue {queue!r}; known: {known}")
+        gap = self._empty.find_gap(queue, demand.total)
+        if gap is not None:
+            need, quota = describe_need(demand, gap.resource), format_quantity(gap.resource, gap.free)
+            return Reason(ReasonCode.NEVER_FITS_QUOTA, f"needs {need} in {gap.level}, whose quota is {quota}")
+        if demand not in self._never:
+            self._never[demand] = _explain_too_large(demand, self._empty.rooms)
+        return self._never[demand]
+
+    def explain_stopped(self, queue: str) -> Reason | None:
+        """Why the queue admits nothing; None if it does."""
+        for level in self._tree.find_lineage(queue):
+            if level.is_stopped:
+                return Reason(ReasonCode.QUEUE_STOPPED, f"queue {level.name} is stopped")
+        return None
+
+    def explain_blocked(self, queue: str, demand: Demand, taken: Ledger, holders: Sequence[JobKey]) -> Reason:
+        """Why the demand isn't met now.
+
+        :param taken: used or set aside for others.
+        :param holders: for whom room is set aside, that of the first made first.
+        """
+        gap = self._used.find_gap(queue, demand.total)
+        if gap is not None:
+            return Reason(ReasonCode.QUOTA, _describe_gap(gap, demand))
+        if self._used.place(demand) is None:
+            if demand not in self._nodes:
+                self._nodes[demand] = Reason(ReasonCode.NODES, _describe_nodes(demand, self._used.rooms))
+            return self._nodes[demand]
+        gap = taken.find_gap(queue, demand.total)
+        message = _describe_gap(gap, demand) if gap is not None else _describe_nodes(demand, taken.rooms)
+        return Reason(ReasonCode.RESERVED, f"{message} beside what is set aside for {list_names(holders)}")
 
 
 def explain_preempting(victims: Sequence[JobKey]) -> Reason:
@@ -101,6 +109,15 @@ def list_names(names: Sequence[str]) -> str:
     """All of them, or the first few and how many more."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return (", ".join(names[:MOST_NAMES]) or "none") + more
+
+
+def _explain_too_large(demand: Demand, rooms: Sequence[Room]) -> Reason | None:
+    lack = find_lack(demand, rooms)
+    if lack is None:
+        return None
+    rest = f"{'has' if len(rooms) == 1 else 'have'} {_describe_rest(lack)}"
+    message = f"needs {_describe_lack(lack, demand)} on {_name_nodes(rooms)}, which {rest}"
+    return Reason(ReasonCode.NEVER_FITS_NODES, message)
 
 
 def _describe_gap(gap: QuotaGap, demand: Demand) -> str:

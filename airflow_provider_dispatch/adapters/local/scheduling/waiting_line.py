@@ -73,11 +73,16 @@ def build_groups(jobs: Iterable[WaitingJob]) -> list[Group]:
     """All jobs, each in the group of its queue, priority and demand."""
     book = DemandBook()
     groups: dict[tuple[str, int, Demand], Group] = {}
+    # Jobs that share their shapes, as those of one spec do, are spared the search for an equal demand. An identity
+    # stands for its shapes as long as they live, and *jobs* keeps them alive.
+    shortcuts: dict[tuple[str, int, int], Group] = {}
     for job in sort_waiting(jobs):
-        key = (job.queue, job.priority, book.find(job.shapes))
-        group = groups.get(key)
+        shortcut = (job.queue, job.priority, id(job.shapes))
+        group = shortcuts.get(shortcut)
         if group is None:
-            group = groups[key] = Group(job.queue, key[2])
+            demand = book.find(job.shapes)
+            group = groups.setdefault((job.queue, job.priority, demand), Group(job.queue, demand))
+            shortcuts[shortcut] = group
         group.jobs.append(job)
     return list(groups.values())
 
