@@ -20,7 +20,7 @@ from airflow_provider_dispatch.hooks.naming import (
     parse_job_ref,
 )
 
-HERE = {"deployment": "airflow", "dag_id": "dag", "run_id": "run"}
+HERE: dict = {"deployment": "airflow", "dag_id": "dag", "run_id": "run"}
 JOB = build_task_job_id("airflow", "dag", "run", "group.train")
 REF = JobRef(JOB, 2, "local", "store@host")
 
@@ -120,21 +120,28 @@ def dag() -> DAG:
     return made
 
 
+def get_task(dag: DAG, task_id: str) -> BaseOperator:
+    """As it is when it runs: a task in a mapped group is a plain operator then."""
+    task = dag.get_task(task_id)
+    assert isinstance(task, BaseOperator)
+    return task
+
+
 def test_no_index_means_the_own_one_in_the_same_mapped_group(dag: DAG) -> None:
-    assert derive_own_map_index(dag.get_task("each.watch"), "each.train", 1) == 1
+    assert derive_own_map_index(get_task(dag, "each.watch"), "each.train", 1) == 1
 
 
 def test_no_index_means_none_for_a_task_that_is_not_mapped(dag: DAG) -> None:
-    assert derive_own_map_index(dag.get_task("outside"), "plain", -1) == -1
-    assert derive_own_map_index(dag.get_task("each.watch"), "plain", 1) == -1
+    assert derive_own_map_index(get_task(dag, "outside"), "plain", -1) == -1
+    assert derive_own_map_index(get_task(dag, "each.watch"), "plain", 1) == -1
 
 
 @pytest.mark.parametrize("target", ["mapped", "each.train"])
 def test_an_index_is_needed_for_a_task_that_is_mapped_otherwise(dag: DAG, target: str) -> None:
     with pytest.raises(SpecError, match="job_map_index: is needed"):
-        derive_own_map_index(dag.get_task("outside"), target, -1)
+        derive_own_map_index(get_task(dag, "outside"), target, -1)
 
 
 def test_a_task_that_the_dag_does_not_have_is_named(dag: DAG) -> None:
     with pytest.raises(SpecError, match=r"train.*in full"):
-        derive_own_map_index(dag.get_task("outside"), "train", -1)
+        derive_own_map_index(get_task(dag, "outside"), "train", -1)

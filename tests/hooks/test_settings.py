@@ -98,7 +98,7 @@ def test_a_kubernetes_connection_means_the_cluster() -> None:
 
 def test_the_form_and_the_settings_agree() -> None:
     """The form is plain data, because every Airflow process loads it: nothing else keeps the two together."""
-    (connection,) = get_provider_info()["connection-types"]
+    (connection,) = json.loads(json.dumps(get_provider_info()))["connection-types"]
     form = connection["conn-fields"]
 
     defaults = {name: field["schema"].get("default") for name, field in form.items()}

@@ -12,7 +12,6 @@ import inspect
 import json
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.serde import deserialize, serialize
@@ -28,7 +27,7 @@ from airflow_provider_dispatch.triggers.job import DispatchJobFinishedTrigger, D
 from tests.triggers.world import CONNECTION_ID, JOB, World, settle
 
 FROZEN = Path(__file__).parent / "frozen"
-COMMON = {
+COMMON: dict = {
     "dispatch_conn_id": CONNECTION_ID,
     "job": JOB,
     "submission": 1,
@@ -36,7 +35,7 @@ COMMON = {
     "deadline": "2030-01-02T00:00:00+00:00",
     "starter": ["dag", "run", "train", -1],
 }
-OWN = {
+OWN: dict[str, dict] = {
     "DispatchJobFinishedTrigger": {
         "owner_instance": "ti-1",
         "stream_ranks": [[None, 0], ["worker", 3]],
@@ -47,7 +46,7 @@ OWN = {
     "DispatchJobRunningTrigger": {},
     "DispatchJobStatesTrigger": {"states": ["failed", "succeeded"]},
 }
-CLASSES = {
+CLASSES: dict[str, type[DispatchJobTrigger]] = {
     name: kind
     for name, kind in vars(triggers).items()
     if inspect.isclass(kind) and issubclass(kind, DispatchJobTrigger) and kind is not DispatchJobTrigger
@@ -55,7 +54,7 @@ CLASSES = {
 every_trigger = pytest.mark.parametrize("kind", CLASSES.values(), ids=CLASSES)
 
 
-def build(kind: type[DispatchJobTrigger], world: World | None = None, **changes: object) -> DispatchJobTrigger:
+def build(kind: type[DispatchJobTrigger], world: World | None = None, **changes) -> DispatchJobTrigger:
     trigger = kind(**{**COMMON, **OWN[kind.__name__], **changes})
     if world is not None:
         trigger.clock, trigger.sleeper = world.clock, world.sleep
@@ -146,7 +145,7 @@ def test_the_event_tells_the_verdict_and_what_was_seen(world: World) -> None:
 
 
 def test_two_triggerers_may_run_the_same_trigger(world: World) -> None:
-    async def scenario() -> tuple[list[TriggerEvent], list[TriggerEvent]]:
+    async def scenario() -> list[list[TriggerEvent]]:
         ref = await world.start("run")
         _, arguments = build(DispatchJobFinishedTrigger, not_before=None, stream_ranks=[]).serialize()
         twins = [build(DispatchJobFinishedTrigger, world, **arguments) for _ in range(2)]
@@ -248,13 +247,3 @@ def test_a_cancelled_trigger_keeps_its_adapter_until_cleanup(world: World) -> No
         return [*seen, world.adapters[0].is_closed]
 
     assert asyncio.run(scenario()) == [False, True]
-
-
-def test_an_owner_is_looked_up_in_what_airflow_gives(world: World) -> None:
-    """Only plain data is taken from it."""
-    trigger = build(DispatchJobFinishedTrigger, world, owner_instance="")
-    trigger.task_instance = SimpleNamespace(
-        id="ti-1", task_id="train", dag_id="dag", run_id="run", map_index=-1, try_number=1
-    )
-
-    assert trigger.serialize()[1]["owner_instance"] == ""

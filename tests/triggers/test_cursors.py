@@ -21,10 +21,10 @@ class Supervisor:
     """Answers a trigger's questions from memory."""
 
     def __init__(self) -> None:
-        self.values: dict[str, object] = {}
-        self.messages: list[object] = []
+        self.values: dict = {}
+        self.messages: list[SetXCom | GetXCom] = []
 
-    async def asend(self, message: object) -> object:
+    async def asend(self, message: SetXCom | GetXCom) -> XComResult | None:
         self.messages.append(message)
         match message:
             case SetXCom():
@@ -32,7 +32,6 @@ class Supervisor:
                 return None
             case GetXCom():
                 return XComResult(key=message.key, value=self.values.get(message.key))
-        raise AssertionError(message)
 
 
 def test_what_is_saved_is_loaded_again() -> None:
@@ -75,7 +74,7 @@ class SlowStore:
     def __init__(self, together: SlowStore | None = None) -> None:
         self.saved: list[Cursors] = []
         self.gate = asyncio.Event()
-        self.counter = together.counter if together else [0, 0]
+        self.counter: list[int] = together.counter if together else [0, 0]
         self.error: Exception | None = None
 
     async def load(self) -> Cursors:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -36,8 +37,8 @@ class SlowStop(CountingAdapter):
         return await super().stop(*arguments, **named)  # type: ignore[arg-type]  # handed through
 
 
-def build(world: World, **changes: object) -> DispatchJobFinishedTrigger:
-    given = {"dispatch_conn_id": CONNECTION_ID, "job": JOB, "submission": 1, "owner_instance": OWNER.instance_id}
+def build(world: World, **changes) -> DispatchJobFinishedTrigger:
+    given: dict = {"dispatch_conn_id": CONNECTION_ID, "job": JOB, "submission": 1, "owner_instance": OWNER.instance_id}
     trigger = DispatchJobFinishedTrigger(**{**given, **changes})
     trigger.clock, trigger.sleeper = world.clock, world.sleep
     return trigger
@@ -98,7 +99,8 @@ def test_a_job_that_is_not_to_be_stopped_is_left_alone(world: World, changes: di
 def test_the_task_instance_that_deferred_is_the_owner_unless_told_otherwise(world: World) -> None:
     instance = UUID(int=7)
     trigger = build(world, owner_instance="")
-    trigger.task_instance = SimpleNamespace(id=instance, task_id="train", dag_id="dag", run_id="run", map_index=-1)
+    ti: Any = SimpleNamespace(id=instance, task_id="train", dag_id="dag", run_id="run", map_index=-1)
+    trigger.task_instance = ti
 
     async def scenario() -> None:
         ref = await world.start("run")

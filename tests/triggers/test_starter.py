@@ -43,9 +43,13 @@ class Supervisor:
 def test_only_a_task_that_has_ended_is_told(states: dict, map_index: int, expected: str | None) -> None:
     supervisor = Supervisor(states)
     probe = build_starter_probe(["dag", "run", "train", map_index])
+    assert probe is not None
+
+    async def ask() -> str | None:
+        return await probe()
 
     with set_supervisor_comms(supervisor):
-        found = asyncio.run(probe())
+        found = asyncio.run(ask())
 
     (asked,) = supervisor.asked
     assert found == expected

@@ -65,6 +65,7 @@ def test_what_is_so_already_ends_the_wait_at_once(world: World) -> None:
 
     outcome = asyncio.run(scenario())
 
+    assert outcome.observation is not None
     assert (outcome.verdict, outcome.observation.state) == ("done", State.RUNNING)
 
 
