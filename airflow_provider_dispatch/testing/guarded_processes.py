@@ -39,9 +39,11 @@ class GuardedProcesses:
     """Processes in sessions of their own, which end when this is closed or this process is no more.
 
     :param folder: where the guard itself runs and keeps its log; exists already.
+    :param grace_seconds: from TERM to KILL when closed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, grace_seconds: float = 4.0) -> None:
+        self._grace_seconds = grace_seconds
         self._started: list[int] = []
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair()
@@ -91,7 +93,7 @@ class GuardedProcesses:
         pids = self._ask("alive")
         return pids if isinstance(pids, list) else []
 
-    def close(self, grace_seconds: float = 4.0) -> None:
+    def close(self) -> None:
         """End everything: TERM, after half the grace TERM also to all descendants, then KILL. May be called again.
 
         :raises GuardError: something could not be ended; names the pids.
@@ -99,7 +101,7 @@ class GuardedProcesses:
         if self._channel.fileno() < 0:
             return
         try:
-            survivors = self._ask("end_all", grace_seconds)
+            survivors = self._ask("end_all", self._grace_seconds)
         except (GuardError, OSError):
             self._end_without_guard()
             survivors = []

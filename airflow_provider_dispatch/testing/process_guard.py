@@ -223,7 +223,10 @@ def become_subreaper() -> None:
 
 def main() -> None:
     become_subreaper()
-    Session(socket.socket(fileno=int(sys.argv[1]))).run()
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    # What we start must not hold our end open: our death could not be seen from the other.
+    channel.set_inheritable(False)
+    Session(channel).run()
 
 
 if __name__ == "__main__":

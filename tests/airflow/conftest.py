@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One real Airflow for all tests that don't need one of their own: it takes longer to start than most tests to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dispatch.testing.airflow_processes import RealAirflow
+
+DAGS_FOLDER = Path(__file__).parent / "dags"
+
+
+@pytest.fixture(scope="session")
+def real_airflow(repository: Path) -> Iterator[RealAirflow]:
+    """Shared: a test triggers runs of its own, leaves the components running, and changes nothing of other tests."""
+    with RealAirflow(None, DAGS_FOLDER, env=harness_environment(repository)) as airflow:
+        yield airflow
+    assert is_nothing_left(airflow.home)
+
+
+def harness_environment(repository: Path) -> dict[str, str]:
+    """The components import the checkout, installed or not."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")]))}
+
+
+def is_nothing_left(home: Path) -> bool:
+    """By the mark that all processes of a home carry, however far they have run from their parents."""
+    marked = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+    return f"AIRFLOW_HOME={home} " not in marked
