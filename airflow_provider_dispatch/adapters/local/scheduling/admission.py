@@ -130,7 +130,6 @@ class _Pass:
     def _walk(self, lines: dict[str, Line]) -> Heads:
         """Let the queue with the least share have its turn, until all lines are empty. Returns who is blocked first."""
         heads: Heads = {}
-        blocked: set[tuple[str, Demand]] = set()
         turns = [self._build_turn(queue, line) for queue, line in lines.items() if line]
         heapify(turns)
         while turns:
@@ -139,7 +138,7 @@ class _Pass:
             line = lines[queue]
             # Shares only grow in a pass, so a turn that has become later is found when it would have come.
             if self._build_turn(queue, line) == turn:
-                self._take_turn(line, heads, blocked)
+                self._take_turn(line, heads)
             if line:
                 heappush(turns, self._build_turn(queue, line))
         return heads
@@ -148,11 +147,8 @@ class _Pass:
         # Of equal shares the one with the older head is first: by name the same queue would always win.
         return self._used.find_share(queue), line.head.queued_since, queue
 
-    def _take_turn(self, line: Line, heads: Heads, blocked: set[tuple[str, Demand]]) -> None:
+    def _take_turn(self, line: Line, heads: Heads) -> None:
         job, demand = line.head, line.demand
-        if (job.queue, demand) in blocked:
-            line.skip_group()
-            return
         room = self._book.taken.fit(job.queue, demand)
         if room is not None:
             self._start(job, room)
@@ -160,10 +156,9 @@ class _Pass:
         elif self._try_preemption(job, demand, since=self._now):
             line.advance()
         else:
-            # Nothing gets free in a pass: the same demand fails for the rest of it, at this and at a lower priority.
-            blocked.add((job.queue, demand))
+            # Nothing gets free in a pass: who asks for the same behind it, at this or a lower priority, fails as well.
             heads.setdefault(job.queue, (job, demand))
-            line.skip_group()
+            line.skip_demand()
 
     def _start(self, job: WaitingJob, room: Placement) -> None:
         self._admit[job.key] = room

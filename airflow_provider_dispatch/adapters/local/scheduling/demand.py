@@ -60,5 +60,8 @@ def shift(tally: dict[str, int], amounts: Resources, times: int) -> None:
 
 
 def _build_value(shape: Shape) -> Hashable:
-    labels = (frozenset(shape.required.items()), frozenset(shape.preferred.items()))
-    return shape.count, shape.priority, frozenset(shape.request.items()), labels
+    # Equal mappings in another order count as different: that costs one more look and changes no decision.
+    request = tuple(shape.request.items())
+    if shape.required or shape.preferred:
+        return shape.count, shape.priority, request, tuple(shape.required.items()), tuple(shape.preferred.items())
+    return shape.count, shape.priority, request

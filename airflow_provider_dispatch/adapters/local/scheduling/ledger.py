@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_dispatch.adapters.local.scheduling.demand import Demand, shift, sum_placement
-from airflow_provider_dispatch.adapters.local.scheduling.model import Node, Placement, Resources
+from airflow_provider_dispatch.adapters.local.scheduling.model import Node, Placement, Queue, Resources
 from airflow_provider_dispatch.adapters.local.scheduling.placement import Room, place
 from airflow_provider_dispatch.adapters.local.scheduling.queue_tree import QueueTree
 
@@ -37,7 +37,9 @@ class Ledger:
         self._by_queue: dict[str, dict[str, int]] = {}
         self._by_node: dict[str, dict[str, int]] = {}
         self._rooms: list[Room] | None = None
+        self._places: dict[Demand, Placement] = {}
         self._too_large: set[Demand] = set()
+        self._shares: dict[str, tuple[float, ...]] = {}
         self._limits: dict[str, tuple[tuple[str, str, int], ...]] = {}
         self._capacity: dict[str, int] = {}
         for node in nodes:
@@ -59,7 +61,10 @@ class Ledger:
         for node, amounts in placement:
             shift(self._by_node.setdefault(node, {}), amounts, times)
         self._rooms = None
+        self._places.clear()
+        self._shares.clear()
         if times < 0:
+            # What was too large stays so until something is taken out.
             self._too_large.clear()
 
     @property
@@ -100,11 +105,13 @@ class Ledger:
         """Where the nodes have room for it now, whatever the quotas say."""
         if demand in self._too_large:
             return None
-        found = place(demand, self.rooms)
-        if found is None:
-            # It stays too large until something is taken out, in whichever queue it is looked at.
-            self._too_large.add(demand)
-        return found
+        if demand not in self._places:
+            found = place(demand, self.rooms)
+            if found is None:
+                self._too_large.add(demand)
+                return None
+            self._places[demand] = found
+        return self._places[demand]
 
     def has_room(self, queue: str, placement: Placement) -> bool:
         """Exactly this placement fits."""
@@ -117,13 +124,15 @@ class Ledger:
 
     def find_share(self, queue: str) -> tuple[float, ...]:
         """Weighted dominant shares from below the root down to the queue: the least tuple has the next turn."""
-        return tuple(
-            max(
-                (
-                    used / ((self._capacity.get(resource, 0) or 1) * level.weight)
-                    for resource, used in self._by_queue.get(level.name, {}).items()
-                ),
-                default=0.0,
-            )
-            for level in reversed(self._tree.find_lineage(queue))
+        if queue not in self._shares:
+            lineage = reversed(self._tree.find_lineage(queue))
+            self._shares[queue] = tuple(self._find_share_of(level) for level in lineage)
+        return self._shares[queue]
+
+    def _find_share_of(self, level: Queue) -> float:
+        shares = (
+            # A resource that no node has any more divides by one: what it was used for still counts.
+            used / ((self._capacity.get(resource, 0) or 1) * level.weight)
+            for resource, used in self._by_queue.get(level.name, {}).items()
         )
+        return max(shares, default=0.0)

@@ -40,6 +40,8 @@ def place(demand: Demand, rooms: Sequence[Room]) -> Placement | None:
     """
     if find_lack(demand, rooms) is not None:
         return None
+    if len(rooms) == 1:
+        return ((rooms[0][0].name, demand.total),)
     wished = sorted(demand.shapes, key=lambda shape: -shape.priority)
     found = _pack(wished, rooms, heeds_preferences=True)
     if found is None:

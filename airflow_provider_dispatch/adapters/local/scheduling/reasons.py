@@ -74,7 +74,7 @@ class Explainer:
                 self._nodes[demand] = Reason(ReasonCode.NODES, _describe_nodes(demand, self._used.rooms))
             return self._nodes[demand]
         gap = taken.find_gap(queue, demand.total)
-        message = _describe_gap(gap, demand) if gap is not None else _describe_nodes(demand, taken.rooms)
+        message = _describe_nodes(demand, taken.rooms) if gap is None else _describe_gap(gap, demand)
         return Reason(ReasonCode.RESERVED, f"{message} beside what is set aside for {list_names(holders)}")
 
 

@@ -49,6 +49,8 @@ class ReservationBook:
         self._entries: dict[JobKey, Entry] = {}
         self.taken = used.copy()
         """What is used or set aside. What victims still hold of a reserved room isn't counted twice."""
+        self.awaited: set[JobKey] = set()
+        """Jobs whose end somebody with a reservation counts on."""
 
     def restore(
         self, reservations: Iterable[Reservation], candidates: Mapping[JobKey, tuple[WaitingJob, Demand]]
@@ -76,15 +78,6 @@ class ReservationBook:
         """Somebody who had waited too long has room set aside; the next must wait for that one to start."""
         return any(not entry.reservation.is_for_preemption for entry in self._entries.values())
 
-    @property
-    def awaited(self) -> frozenset[JobKey]:
-        """Jobs whose end somebody with a reservation counts on."""
-        return frozenset(victim for entry in self._entries.values() for victim in entry.reservation.victims)
-
-    def find(self, key: JobKey) -> Reservation | None:
-        """The reservation of a job, if it has one."""
-        return self._entries[key].reservation if key in self._entries else None
-
     def find_promisable_room(self, job: WaitingJob, demand: Demand) -> Placement | None:
         """Room that is promised to nobody yet, whoever uses it at present."""
         return self._promised.fit(job.queue, demand)
@@ -95,6 +88,7 @@ class ReservationBook:
         held = (self._placed[victim].placement for victim in reservation.victims)
         claim = _subtract(reservation.room, held)
         self._entries[job.key] = Entry(job, demand, reservation, claim)
+        self.awaited.update(reservation.victims)
         self._promised.add(job.queue, reservation.room)
         self.taken.add(job.queue, claim)
 
@@ -102,6 +96,7 @@ class ReservationBook:
         """Give the room back; nothing to do for a job without a reservation."""
         if key in self._entries:
             entry = self._entries.pop(key)
+            self.awaited.difference_update(entry.reservation.victims)
             self._promised.add(entry.job.queue, entry.reservation.room, times=-1)
             self.taken.add(entry.job.queue, entry.claim, times=-1)
 

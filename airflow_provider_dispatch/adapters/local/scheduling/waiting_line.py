@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from airflow_provider_dispatch.adapters.local.scheduling.demand import Demand, DemandBook
@@ -56,9 +56,11 @@ class Line:
         _, index, group = heappop(self._fronts)
         self._stand(group, index + 1)
 
-    def skip_group(self) -> None:
-        """Take the first job out and all that ask for the same at its priority."""
-        heappop(self._fronts)
+    def skip_demand(self) -> None:
+        """Take out all jobs that ask for the same as the first."""
+        demand = self.demand
+        self._fronts = [front for front in self._fronts if front[2].demand is not demand]
+        heapify(self._fronts)
 
     def _stand(self, group: Group, start: int) -> None:
         for index in range(start, len(group.jobs)):
