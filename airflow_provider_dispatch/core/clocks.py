@@ -76,8 +76,8 @@ class Clocks:
 
     def reading(self, clock: Clock) -> ClockReading:
         """One clock by name."""
-        readings = dict(zip(Clock, (self.gated, self.queued, self.starting, self.running, self.held), strict=True))
-        return readings[clock]
+        reading: ClockReading = getattr(self, clock)
+        return reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Budgets:
 
     def limit(self, clock: Clock) -> timedelta | None:
         """The budget of one clock."""
-        limits = dict(zip(Clock, (self.gated, self.queued, self.starting, self.running, self.held), strict=True))
-        return limits[clock]
+        limit: timedelta | None = getattr(self, clock)
+        return limit
 
 
 def advance_clocks(clocks: Clocks, state: State, now: datetime) -> Clocks:

@@ -24,7 +24,7 @@ from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.observation import Observation
-from airflow_provider_dispatch.core.output import Cursor, OutputLine
+from airflow_provider_dispatch.core.output import OutputLine
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import (
     JobEvent,
@@ -123,7 +123,8 @@ class FakeAdapter(DispatchAdapter):
         role = request.role or self._leader(ref)
         given, count = 0, request.cursor.sequence if request.cursor is not None else 0
         execution = request.cursor.execution if request.cursor is not None else None
-        async for seen in self.watch([ref]):
+        async for _ in self._told(ref.job):
+            seen = self._observe(ref)
             numbers = self._executions(ref, role, request)
             for number in (n for n in numbers if execution is None or n >= execution):
                 count = count if number == execution else 0
@@ -189,8 +190,8 @@ class FakeAdapter(DispatchAdapter):
         self._called("list")
         with self.backend.lock:
             newest = {key[0]: key for key in sorted(self.backend.submissions)}
-            records = [self._record(key) for key in newest.values()]
-        records.sort(key=lambda record: (record.created_at or self.backend.now, record.ref.job))
+            # The ledger has the jobs in the order of their first start.
+            records = [self._record(newest[job]) for job in self.backend.ledger if job in newest]
         return tuple(record for record in records if selector.matches(record))
 
     async def events(self, ref: JobRef | JobID) -> tuple[JobEvent, ...]:
@@ -204,6 +205,23 @@ class FakeAdapter(DispatchAdapter):
         """Nothing to let go of."""
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    async def _told(self, job: JobID) -> AsyncIterator[None]:
+        """At once, and again whenever something happened to the job, be it a printed line."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def listener(of: JobID) -> None:
+            if of == job and not loop.is_closed():
+                loop.call_soon_threadsafe(changed.set)
+
+        unlisten = self.backend.listen(listener)
+        try:
+            while True:
+                changed.clear()
+                yield
+                await changed.wait()
+        finally:
+            unlisten()
 
     def _called(self, verb: str, deadline: datetime | None = None) -> None:
         self.calls.append(verb)
@@ -235,7 +253,8 @@ class FakeAdapter(DispatchAdapter):
         with world.lock:
             key = self._find_key(ref)
             if key is not None:
-                return derive_observation(world.submissions[key], world.statuses[key], world.now)
+                position = world.positions().get(key)
+                return derive_observation(world.submissions[key], world.statuses[key], world.now, position=position)
             job = ref.job if isinstance(ref, JobRef) else ref
             known = ref if isinstance(ref, JobRef) else JobRef(ref, world.ledger.get(ref, 0), self.name, world.place)
             return intents.build_gone(known, world.stop_reasons.get(job), world.now)
@@ -265,8 +284,3 @@ class FakeAdapter(DispatchAdapter):
             await asyncio.wait_for(gone(), self._patience.total_seconds())
         except TimeoutError:
             return
-
-
-def build_cursor(line: OutputLine) -> Cursor:
-    """Where reading goes on after *line*."""
-    return Cursor(line.execution, line.role, line.rank, 0, 0, line.sequence + 1)

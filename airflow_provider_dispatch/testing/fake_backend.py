@@ -21,7 +21,7 @@ from airflow_provider_dispatch.adapters.local.lifecycle.status import Key, Statu
 from airflow_provider_dispatch.adapters.local.scheduling.model import RANKS, Node, Queue
 from airflow_provider_dispatch.core.holds import release_hold
 from airflow_provider_dispatch.core.identity import JobID
-from airflow_provider_dispatch.core.output import OutputLine
+from airflow_provider_dispatch.core.output import Cursor, OutputLine, clean_text
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import JobEvent
 from airflow_provider_dispatch.testing.fake_processes import KILL, FakeExecution, FakeProgram, FakeRank, parse_program
@@ -71,6 +71,8 @@ class FakeBackend:
         self._machine = Machine(self.config, generation=1)
         self._inbox: deque[messages.Input] = deque()
         self._listeners: list[Callable[[JobID], None]] = []
+        self.is_hasty = False
+        self._graveyard: list[FakeExecution] = []
         self._is_draining = False
         self._sequence = 0
         self._next_pid = 100
@@ -101,6 +103,10 @@ class FakeBackend:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
+    def positions(self) -> dict[Key, int]:
+        """Where waiting jobs stand in their queues."""
+        return self._machine.positions(self.now)
+
     # -- what tests call ---------------------------------------------------------------------------------------------
 
     def advance(self, duration: timedelta) -> None:
@@ -122,13 +128,14 @@ class FakeBackend:
         signal: int | None = None,
         out_of_memory: bool = False,
         result: object = None,
+        result_error: str = "",
     ) -> None:
         """Let a rank end of its own accord."""
         with self.lock:
             found = self.rank(key, role, rank)
             found.out_of_memory = out_of_memory
             found.end_in(self.now, code, signal)
-            self._end_rank(self.executions[key], found, result)
+            self._end_rank(self.executions[key], found, result, result_error)
 
     def finish(self, key: Key, *, result: object = None) -> None:
         """Let every rank end well."""
@@ -159,7 +166,10 @@ class FakeBackend:
         with self.lock:
             execution = self.executions[key].identity
             lines = self.output.setdefault((key, execution.r, role, rank), [])
-            lines.append(OutputLine(self.now, role, rank, execution.r, len(lines), stream, text))
+            number = len(lines)
+            cursor = Cursor(execution.r, role, rank, sequence=number + 1)
+            line = OutputLine(self.now, role, rank, execution.r, number, stream, clean_text(text), cursor=cursor)
+            lines.append(line)
             self._tell(key[0])
 
     def rank(self, key: Key, role: str, rank: int) -> FakeRank:
@@ -209,8 +219,8 @@ class FakeBackend:
                 del self.submissions[key], self.statuses[key]
 
     def _start(self, key: Key, execution: FakeExecution) -> None:
-        for other in self.executions.values():
-            if other.key[0] == key[0] and other.is_alive:
+        for other in (*self.executions.values(), *self._graveyard):
+            if other.key[0] == key[0] and other.has_survivors(self.now):
                 self.overlaps.append(f"{execution.identity.attempt_id} beside {other.identity.attempt_id}")
         self.executions[key] = execution
         self.epochs.setdefault(key[0], []).append(execution.identity.epoch)
@@ -245,12 +255,14 @@ class FakeBackend:
         for execution in list(self.executions.values()):
             for rank in list(execution.ranks):
                 if rank.is_alive and rank.ends_at is not None and rank.ends_at <= self.now:
-                    self._end_rank(execution, rank, None)
+                    self._end_rank(execution, rank)
         timer = self._machine.next_timer()
         if timer is not None and timer <= self.now:
             self.feed(messages.Tick())
 
-    def _end_rank(self, execution: FakeExecution, rank: FakeRank, result: object) -> None:
+    def _end_rank(
+        self, execution: FakeExecution, rank: FakeRank, result: object = None, result_error: str = ""
+    ) -> None:
         rank.is_alive = False
         code, signal = rank.own_end or (rank.program.exit_code, None)
         if rank.is_signalled and rank.own_end is None:
@@ -267,13 +279,19 @@ class FakeBackend:
             was_signalled=rank.is_signalled,
             last_lines=tuple(line.text for line in lines[-10:]) if code != 0 else (),
             result=result,
+            result_error=result_error,
         )
         self.feed(exited)
         self._report_gone(execution)
 
     def _report_gone(self, execution: FakeExecution) -> None:
         is_known = self.executions.get(execution.key) is execution
-        if execution.is_asked_to_end and not execution.is_alive and is_known:
+        if self.is_hasty and execution.is_alive:
+            # Only for the proof that an overlap would be seen: the dead are believed before they are.
+            self._graveyard.append(execution)
+        elif execution.is_alive:
+            return
+        if execution.is_asked_to_end and is_known:
             del self.executions[execution.key]
             self.feed(messages.ExecutionGone(execution.key, execution.identity))
 

@@ -107,6 +107,10 @@ class FakeExecution:
         """Some process is left."""
         return any(rank.is_alive for rank in self.ranks)
 
+    def has_survivors(self, now: datetime) -> bool:
+        """Some process will live on after *now*."""
+        return any(rank.is_alive and (rank.ends_at is None or rank.ends_at > now) for rank in self.ranks)
+
     def next_end(self) -> datetime | None:
         """When the next process ends."""
         return min((rank.ends_at for rank in self.ranks if rank.is_alive and rank.ends_at is not None), default=None)

@@ -27,6 +27,7 @@ from airflow_provider_dispatch.adapters.local.lifecycle.status import Ending, Ke
 from airflow_provider_dispatch.adapters.local.lifecycle.turn import Turn
 from airflow_provider_dispatch.adapters.local.scheduling.admission import decide_admission
 from airflow_provider_dispatch.adapters.local.scheduling.model import Plan, Reservation
+from airflow_provider_dispatch.adapters.local.scheduling.waiting_line import positions
 from airflow_provider_dispatch.core.holds import lift_expired, next_expiry
 from airflow_provider_dispatch.core.state import Cause
 
@@ -43,6 +44,7 @@ class Machine:
         self._jobs: dict[Key, Job] = {}
         self._reservations: tuple[Reservation, ...] = ()
         self._wake_at: datetime | None = None
+        self._now = datetime.min.replace(tzinfo=UTC)
 
     def load(self, stored: Iterable[tuple[Submission, Status]]) -> None:
         """Take over what an earlier agent left. Its executions stand until they are told gone or lost."""
@@ -56,6 +58,7 @@ class Machine:
 
         :param now: a stamp that never steps back.
         """
+        self._now = now
         batch = _Batch(self._jobs, now)
         self._route(message, batch)
         self._admit(batch)
@@ -68,7 +71,7 @@ class Machine:
             expiry, not_before = next_expiry(job.submission.holds), job.submission.request.not_before
             if job.status.end is None and expiry is not None:
                 times.append(expiry)
-            if not_before is not None and job.submission.is_wanted and _is_waiting(job):
+            if not_before is not None and not_before > self._now and job.submission.is_wanted and _is_waiting(job):
                 times.append(not_before)
         return min(times, default=None)
 
@@ -79,6 +82,12 @@ class Machine:
             or (job.submission.is_wanted and _is_waiting(job) and job.status.cause is not Cause.NO_CAPACITY)
             for job in self._jobs.values()
         )
+
+    def positions(self, now: datetime) -> dict[Key, int]:
+        """Where the jobs that wait for room stand in their queues; the first has 1."""
+        state = build_state(self._jobs, self._config, (), now)
+        keys = {job.admission_key: key for key, job in self._jobs.items()}
+        return {keys[name]: position for name, position in positions(state).items()}
 
     def _route(self, message: Input, batch: _Batch) -> None:
         match message:
