@@ -11,12 +11,11 @@ import asyncio
 import functools
 import logging
 import socket
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_dispatch.adapters.local.doorbell import is_agent_listening, ring
 from airflow_provider_dispatch.adapters.local.following import OutputReader, OutputSource
@@ -52,6 +51,9 @@ from airflow_provider_dispatch.core.records import (
     SubmissionRecord,
 )
 from airflow_provider_dispatch.exceptions import AdapterError, ConflictError, JobNotFoundError, SpecError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 T = TypeVar("T")
 Target = JobRef | JobID
@@ -113,18 +115,21 @@ class LocalAdapter(DispatchAdapter):
         return view.observe(_fold(ref), place, datetime.now(UTC))
 
     async def watch(self, refs: Sequence[JobRef | JobID]) -> AsyncIterator[Observation]:
-        """See the protocol."""
+        """See the protocol. Of a job that has ended, it also tells how its last processes end."""
         targets = dict.fromkeys(_fold(ref) for ref in refs)
         place = await asyncio.to_thread(self._read_place, targets)
         seen: dict[Target, Observation] = {}
+        open_ends = set(targets)
         with find_watch(self._settings).subscribe({_job_of(target) for target in targets}) as subscription:
-            while not all(isinstance(target, JobRef) and target in seen and seen[target].is_over for target in targets):
+            while open_ends:
                 views = await subscription.take()
                 for target in targets:
                     view = views.get(_job_of(target))
                     if view is None:
                         continue
                     now = view.observe(target, place, datetime.now(UTC))
+                    if isinstance(target, JobRef) and now.is_over and not view.has_processes(target):
+                        open_ends.discard(target)
                     if target not in seen or _has_changed(seen[target], now):
                         seen[target] = now
                         yield now

@@ -54,6 +54,9 @@ class Doorbell:
         while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # For people: who it is.
+                os.ftruncate(lock_fd, 0)
+                os.write(lock_fd, b"%d\n" % os.getpid())
                 return cls(layout, lock_fd)
             if is_agent_listening(layout) or time.monotonic() > until:
                 os.close(lock_fd)

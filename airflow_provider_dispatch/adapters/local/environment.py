@@ -35,10 +35,16 @@ def build_base_environment(inherited: Mapping[str, str], pass_env: Iterable[str]
 
 
 def build_agent_environment(inherited: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
-    """For the agent: as above, and ``PYTHONPATH`` so that it finds the very package that starts it."""
+    """For the agent: as above, and ``PYTHONPATH`` so that it finds the very package that starts it.
+
+    pydantic's plug-ins would be looked for in everything that is installed, before the agent could answer.
+    """
     root = str(Path(airflow_provider_dispatch.__file__).parents[1])
     paths = [root, *(part for part in inherited.get("PYTHONPATH", "").split(":") if part and part != root)]
-    return build_base_environment(inherited, pass_env) | {"PYTHONPATH": ":".join(paths)}
+    return build_base_environment(inherited, pass_env) | {
+        "PYTHONPATH": ":".join(paths),
+        "PYDANTIC_DISABLE_PLUGINS": "__all__",
+    }
 
 
 def build_rank_environment(

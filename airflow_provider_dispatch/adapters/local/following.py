@@ -63,8 +63,7 @@ class OutputSource:
 
     def may_grow(self, view: JobView | None) -> bool:
         """Whether processes may be writing."""
-        pair = view.find(self.ref) if view is not None else None
-        return pair is not None and pair[1].execution is not None
+        return view is not None and view.has_processes(self.ref)
 
 
 class OutputReader:

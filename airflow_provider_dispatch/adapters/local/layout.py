@@ -18,7 +18,7 @@ class StoreLayout:
         store.db      what is wanted and what is
         queues.toml   queues and priorities, if a user wrote any
         wake          FIFO that the agent listens on
-        agent.lock    held by the agent as long as it lives
+        agent.lock    held by the agent as long as it lives; names its process
         agent.log     what it has to say
         jobs/<job>/   lock · state/ (the job's own) · s<submission>/r<R>/ (logs and results of an execution)
     """
@@ -42,7 +42,7 @@ class StoreLayout:
 
     @property
     def agent_lock(self) -> Path:
-        """Locked by the agent."""
+        """Locked by the agent, and names its process."""
         return self.folder / "agent.lock"
 
     @property

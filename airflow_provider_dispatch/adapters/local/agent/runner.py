@@ -95,7 +95,7 @@ class Agent:
         self._generation = 0
         self._machine = self._build_machine()
         self._submissions: dict[Key, Submission] = {}
-        self._sequence = 0
+        self._last_wish = 0
         self._is_rung = False
         self._unwritten: tuple[agency.Ledger, list[messages.Effect]] | None = None
         self._retry_at: datetime | None = None
@@ -110,6 +110,7 @@ class Agent:
         with self._database.write(READ_PATIENCE_SECONDS) as connection:
             self._generation = agency.begin_generation(connection, socket.gethostname())
         self._reload()
+        self._read_wishes()
         self._inbox.append(messages.Tick())
         self._settle()
         self._listen()
@@ -123,7 +124,6 @@ class Agent:
     def _reload(self) -> None:
         """Begin with what the store says; also when queues have changed."""
         with self._database.read() as connection:
-            self._sequence = reading.fetch_last_change(connection)
             stored = reading.fetch_unfinished(connection)
         self._machine = self._build_machine()
         self._submissions = {}
@@ -133,12 +133,14 @@ class Agent:
                 self._executions.reclaim(row.intent.key, row.status.execution.identity)
 
     def _load(self, stored: Sequence[reading.StoredSubmission]) -> None:
-        """Take submissions in that the machine doesn't know, and tell it what callers have changed since."""
-        self._machine.load((row.seen, row.status) for row in stored if row.seen is not None)
-        for row in stored:
-            self._submissions[row.intent.key] = row.seen or row.intent
-            if row.seen != row.intent or row.intent.stop is not None:
-                self._inbox.append(messages.IntentChanged(row.intent))
+        """Take submissions in that the machine doesn't know, as an agent has last seen them."""
+        known = [(row.seen, row.status) for row in stored if row.seen is not None]
+        self._machine.load(known)
+        for submission, status in known:
+            self._submissions[submission.key] = submission
+            if submission.stop is not None and status.execution is None:
+                # The last agent died between the decision to remove it and the removal.
+                self._inbox.append(messages.IntentChanged(submission))
 
     def _build_machine(self) -> Machine:
         return Machine(self._queues.build_config(self._node), generation=self._generation)
@@ -155,7 +157,7 @@ class Agent:
     def _retire(self) -> None:
         """Leave, unless somebody has wanted something just before we stopped listening."""
         self._stop_listening()
-        self._read_changes()
+        self._read_wishes()
         if self._inbox:
             self._idle_since = None
             self._listen()
@@ -186,7 +188,7 @@ class Agent:
         if self._unwritten is not None:
             self._settle()
         if self._is_rung:
-            self._read_changes()
+            self._read_wishes()
         timer = self._machine.next_timer()
         if timer is not None and timer <= now:
             self._inbox.append(messages.Tick())
@@ -218,22 +220,22 @@ class Agent:
         self._doorbell.answer()
         self._is_rung = True
 
-    def _read_changes(self) -> None:
+    def _read_wishes(self) -> None:
         if not self._database.has_own_schema():
             self._drain()
             return
         if self._queues.has_changed():
             self._change_queues()
         with self._database.read() as connection:
-            changes = reading.fetch_changes(connection, self._sequence)
-            last = reading.fetch_last_change(connection)
-            keys = {(c.job, c.submission): None for c in changes or () if c.kind == reading.INTENT}
-            is_pruned = changes is None
-            rows = reading.fetch_unfinished(connection) if is_pruned else reading.fetch_submissions(connection, keys)
-        known = [row for row in rows if row.intent.key in self._submissions]
-        self._load([row for row in rows if row.intent.key not in self._submissions])
-        self._inbox.extend(messages.IntentChanged(row.intent) for row in known)
-        self._sequence, self._is_rung = last, False
+            wishes = reading.fetch_wishes(connection, self._last_wish)
+            unknown = dict.fromkeys(
+                wish.submission.key for wish in wishes if wish.submission.key not in self._submissions
+            )
+            stored = reading.fetch_submissions(connection, unknown)
+        self._load(stored)
+        self._inbox.extend(messages.IntentChanged(wish.submission) for wish in wishes)
+        self._last_wish = wishes[-1].sequence if wishes else self._last_wish
+        self._is_rung = False
 
     def _change_queues(self) -> None:
         try:
@@ -269,7 +271,7 @@ class Agent:
 
     def _decide(self) -> tuple[agency.Ledger, list[messages.Effect]]:
         """Give the machine all inputs there are; what they have led to."""
-        ledger = agency.Ledger(self._clock.now())
+        ledger = agency.Ledger(self._clock.now(), last_wish=self._last_wish)
         effects: list[messages.Effect] = []
         while self._inbox:
             message = self._inbox.popleft()

@@ -39,6 +39,7 @@ class Ledger:
 
     :param submissions: intents that the statuses belong to.
     :param seen: intents that have been acted on.
+    :param last_wish: number of the last of them.
     """
 
     now: datetime
@@ -48,6 +49,7 @@ class Ledger:
     notes: list[Note] = field(default_factory=list)
     lifted: list[LiftHold] = field(default_factory=list)
     removed: list[RemoveSubmission] = field(default_factory=list)
+    last_wish: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -71,6 +73,7 @@ def commit_ledger(connection: sqlite3.Connection, ledger: Ledger, generation: in
     if found != str(generation):
         raise OustedError(f"this agent has generation {generation}, and the store is at {found}")
     _write_seen(connection, ledger.seen)
+    connection.execute("DELETE FROM wish WHERE sequence <= ?", (ledger.last_wish,))
     _write_statuses(connection, ledger.statuses, ledger.submissions)
     _write_notes(connection, ledger.notes, ledger.now)
     for lift in ledger.lifted:
@@ -132,6 +135,7 @@ def _remove(connection: sqlite3.Connection, key: Key) -> None:
     submission, _ = pair
     reason = submission.stop.reason if submission.stop is not None else ""
     connection.execute("DELETE FROM submission WHERE job = ? AND submission = ?", key)
+    connection.execute("DELETE FROM wish WHERE job = ? AND submission = ?", key)
     connection.execute("UPDATE job SET stop_reason = ? WHERE job = ?", (json.dumps(reason), job))
     note_change(connection, submission, REMOVED)
 

@@ -69,7 +69,7 @@ def add_submission(
             now.timestamp(),
         ),
     )
-    note_change(connection, submission, INTENT)
+    _add_wish(connection, submission)
     return ref
 
 
@@ -110,7 +110,14 @@ def write_intent(connection: sqlite3.Connection, before: Submission, status: Sta
         "UPDATE submission SET intent = ?, state = ? WHERE job = ? AND submission = ?",
         (encode(changed), derive_submission_state(changed, status).value, *changed.key),
     )
-    note_change(connection, changed, INTENT)
+    _add_wish(connection, changed)
+
+
+def _add_wish(connection: sqlite3.Connection, submission: Submission) -> None:
+    connection.execute(
+        "INSERT INTO wish (job, submission, intent) VALUES (?, ?, ?)", (*submission.key, encode(submission))
+    )
+    note_change(connection, submission, INTENT)
 
 
 def note_change(connection: sqlite3.Connection, submission: Submission, kind: str) -> None:

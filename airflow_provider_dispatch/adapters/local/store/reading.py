@@ -14,7 +14,7 @@ from datetime import datetime
 
 from airflow_provider_dispatch.adapters.local.lifecycle.derive import derive_observation, derive_submission_state
 from airflow_provider_dispatch.adapters.local.lifecycle.intents import Pair, build_gone
-from airflow_provider_dispatch.adapters.local.lifecycle.status import Status, Submission
+from airflow_provider_dispatch.adapters.local.lifecycle.status import Ending, Status, Submission
 from airflow_provider_dispatch.core import wire
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
@@ -52,6 +52,11 @@ class JobView:
                 return pair
         return None
 
+    def has_processes(self, target: JobRef | JobID) -> bool:
+        """Whether anything of the submission meant may still run."""
+        pair = self.find(target)
+        return pair is not None and pair[1].execution is not None
+
     def observe(self, target: JobRef | JobID, place: str, now: datetime) -> Observation:
         """The state of the submission meant.
 
@@ -76,6 +81,14 @@ class StoredSubmission:
     intent: Submission
     seen: Submission | None
     status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An intent that no agent has acted on yet."""
+
+    sequence: int
+    submission: Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +126,22 @@ def fetch_view(connection: sqlite3.Connection, job: JobID) -> JobView:
     row = connection.execute("SELECT ledger, deployment, stop_reason FROM job WHERE job = ?", (job,)).fetchone()
     if row is None:
         return JobView(job)
-    rows = connection.execute(
-        "SELECT intent, status, seen IS intent FROM submission WHERE job = ? ORDER BY submission", (job,)
-    ).fetchall()
-    pairs = tuple((decode_submission(intent), decode_status(status)) for intent, status, _ in rows)
-    is_unseen = any(not is_seen for _, _, is_seen in rows)
+    rows = connection.execute("SELECT intent, status FROM submission WHERE job = ? ORDER BY submission", (job,))
+    pairs = tuple((decode_submission(intent), decode_status(status)) for intent, status in rows)
     ledger, (deployment, stop_reason) = row[0], (json.loads(text) if text is not None else None for text in row[1:])
-    is_needed = is_unseen or any(needs_agent(*pair) for pair in pairs)
+    wishes = connection.execute("SELECT intent FROM wish WHERE job = ? ORDER BY sequence", (job,)).fetchall()
+    wanted = [decode_submission(intent) for (intent,) in wishes]
+    pairs = tuple((submission, _foresee(submission, status, wanted)) for submission, status in pairs)
+    is_needed = bool(wanted) or any(needs_agent(*pair) for pair in pairs)
     return JobView(job, ledger, deployment, stop_reason, pairs, is_needed)
+
+
+def _foresee(submission: Submission, status: Status, wishes: Iterable[Submission]) -> Status:
+    """The status with the end of an execution that a hold will bring, though the hold has been released since."""
+    was_held = any(wish.key == submission.key and wish.holds.is_held for wish in wishes)
+    if not was_held or status.end is not None or status.execution is None or status.execution.ending is not None:
+        return status
+    return replace(status, execution=replace(status.execution, ending=Ending.HOLD))
 
 
 def fetch_placed_view(connection: sqlite3.Connection, job: JobID) -> JobView:
@@ -148,13 +169,19 @@ def fetch_submissions(connection: sqlite3.Connection, keys: Iterable[tuple[JobID
 
 
 def fetch_unfinished(connection: sqlite3.Connection) -> list[StoredSubmission]:
-    """Every submission that an agent may have to do with. What has ended and is not touched any more is left out."""
+    """Every submission that an agent may have to do with; what has ended and is gone is left out."""
     rows = connection.execute(
-        "SELECT intent, seen, status FROM submission WHERE state NOT IN (?, ?) OR seen IS NOT intent OR has_execution"
+        "SELECT intent, seen, status FROM submission WHERE state NOT IN (?, ?) OR has_execution"
         " ORDER BY created_at, job, submission",
         [state.value for state in sorted(ENDED)],
     )
     return [_build_stored(*row) for row in rows]
+
+
+def fetch_wishes(connection: sqlite3.Connection, after: int) -> list[Wish]:
+    """What callers have wanted since, one step after the other."""
+    rows = connection.execute("SELECT sequence, intent FROM wish WHERE sequence > ? ORDER BY sequence", (after,))
+    return [Wish(sequence, decode_submission(intent)) for sequence, intent in rows]
 
 
 def fetch_newest(connection: sqlite3.Connection, states: Iterable[State]) -> list[tuple[Submission, Status, State]]:

@@ -3,7 +3,8 @@
 
 ``submission.intent`` is what callers want (only they write it, and the agent when a hold runs out), ``seen`` the intent
 that the agent has acted on, ``status`` what has become of it (only the agent writes it). The columns beside them repeat
-what is asked for in queries.
+what is asked for in queries. ``wish`` keeps every step from ``seen`` to ``intent`` until the agent has acted on it: a
+hold that was released before the agent looked has ended the execution all the same. ``change`` is for those who watch.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ CREATE TABLE submission (
     queued_since REAL,
     created_at REAL NOT NULL,
     PRIMARY KEY (job, submission)
+);
+CREATE TABLE wish (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL,
+    submission INTEGER NOT NULL,
+    intent TEXT NOT NULL
 );
 CREATE INDEX submission_waiting ON submission (queue, priority, queued_since) WHERE state = 'queued';
 CREATE TABLE event (
