@@ -131,10 +131,8 @@ def test_two_triggerers_on_sqlite_are_refused(tmp_path):
         RealAirflow(tmp_path, DAGS_FOLDER, triggerers=2)
 
 
-@pytest.mark.parametrize(
-    "ending",
-    ["kill -9", pytest.param("interrupt", marks=pytest.mark.matrix), pytest.param("raise", marks=pytest.mark.matrix)],
-)
+@pytest.mark.matrix  # the guard is tested without Airflow in seconds; this takes three full starts
+@pytest.mark.parametrize("ending", ["kill -9", "interrupt", "raise"])
 def test_nothing_is_left_however_the_caller_ends(ending, repository, tmp_path):
     caller = subprocess.Popen(
         [sys.executable, harness_caller.__file__, str(tmp_path), str(DAGS_FOLDER)],
