@@ -81,6 +81,7 @@ class DispatchJobTrigger(BaseTrigger):
         self.clock: Callable[[], datetime] = wall_clock
         self.sleeper: Callable[[float], Awaitable[None]] = asyncio.sleep
         self.lease: Lease | None = None
+        self.output: Output | None = None
 
     def serialize(self) -> tuple[str, dict[str, object]]:
         """Class path and arguments, as plain JSON."""
@@ -93,9 +94,17 @@ class DispatchJobTrigger(BaseTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's own class has no types
 
     async def cleanup(self) -> None:
-        """Give the adapter back if the wait was cut short."""
-        if self.lease is not None:
-            await self.lease.give_back()
+        """Remember how far the output was printed and give the adapter back, if the wait was cut short.
+
+        Airflow calls it after ``on_kill``, which is in a hurry.
+        """
+        output, self.output = self.output, None
+        try:
+            if output is not None:
+                await output.finish(is_over=False)
+        finally:
+            if self.lease is not None:
+                await self.lease.give_back()
 
     @abstractmethod
     async def build_judge(self, adapter: DispatchAdapter) -> Judge:

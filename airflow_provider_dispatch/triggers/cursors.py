@@ -23,7 +23,8 @@ from airflow_provider_dispatch.triggers.starter import get_turn
 XCOM_KEY = "dispatch_log_cursor"
 SHORTEST_INTERVAL_SECONDS = 1.0
 SHARE_OF_SUPERVISOR = 0.25
-SETTLE_WITHIN_SECONDS = 1.0
+SETTLE_WITHIN_SECONDS = 3.0
+"""A stopping triggerer answers nobody, but reads what was sent for as long as its runner lives: this is that time."""
 
 Cursors = Mapping[str, str]
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class CursorSaver:
             self._task = asyncio.create_task(self._save_by_and_by())
 
     async def settle(self) -> None:
-        """Save the rest at once. Waits a second for the answer at most: a triggerer that stops gives none."""
+        """Save the rest at once. Waits for the answer a moment only: a triggerer that stops gives none."""
         if self._task is not None:
             self._task.cancel()
         if self._wanted is not None:

@@ -32,7 +32,7 @@ Payload = dict[str, object]
 async def wait_for_event(trigger: DispatchJobTrigger) -> Payload:
     """Wait for what the trigger waits for, and not shorter than it must.
 
-    When it is cancelled, the adapter stays borrowed for ``on_kill``; ``cleanup`` gives it back.
+    When it is cancelled, the adapter stays borrowed for ``on_kill`` and the output goes on; ``cleanup`` ends both.
     """
     payload = await _wait_or_explain(trigger)
     if trigger.not_before is not None:
@@ -54,15 +54,19 @@ async def _wait_or_explain(trigger: DispatchJobTrigger) -> Payload:
 
 
 async def _wait(trigger: DispatchJobTrigger, adapter: DispatchAdapter) -> Outcome:
-    return await wait_for_job(
+    judge = await trigger.build_judge(adapter)
+    trigger.output = trigger.build_output(adapter)
+    outcome = await wait_for_job(
         adapter,
         parse_job_id(trigger.job),
-        await trigger.build_judge(adapter),
+        judge,
         narrator=trigger.log.info,
         timing=build_timing(trigger),
-        output=trigger.build_output(adapter),
+        output=trigger.output,
         starter=build_starter_probe(trigger.starter),
     )
+    trigger.output = None
+    return outcome
 
 
 async def build_supervised_judge(trigger: DispatchJobTrigger, adapter: DispatchAdapter) -> Judge:

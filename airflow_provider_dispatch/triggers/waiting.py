@@ -101,15 +101,20 @@ async def wait_for_job(
     :param output: prints what the job prints; None means nobody does.
     :param starter: asked now and then while nobody has heard of the job, which fails once its starter has ended.
 
-    Never raises because of a state, and never because the backend is away: then it waits.
+    Never raises because of a state, and never because the backend is away: then it waits. Finishes the output unless it
+    is cancelled: that may have to wait for something more urgent, so it is left to the caller.
     """
     waiting = _Waiting(adapter, job, judge, timing or Timing(), _Narration(narrator), output or Silence(), starter)
-    is_over = False
+    is_over = is_cancelled = False
     try:
         outcome = await try_again(waiting.watch_and_wait, narrator=narrator, timing=waiting.timing)
         is_over = outcome.observation is not None and outcome.observation.is_over
+    except asyncio.CancelledError:
+        is_cancelled = True
+        raise
     finally:
-        await waiting.output.finish(is_over=is_over)
+        if not is_cancelled:
+            await waiting.output.finish(is_over=is_over)
     return outcome
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from airflow.sdk.execution_time.comms import GetXCom, SetXCom, XComResult
+from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 
 from airflow_provider_dispatch.adapters import registry
 from airflow_provider_dispatch.core.owner import Owner
@@ -193,3 +195,45 @@ def test_a_kill_that_fails_is_told_and_raises_nothing(world: World) -> None:
     asyncio.run(build(world, dispatch_conn_id="missing").on_kill())
 
     assert world.adapters == []
+
+
+class HurriedSupervisor:
+    """Airflow's end of a trigger's line: records whether the job was gone when a cursor was saved."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.saves: list[bool] = []
+
+    async def asend(self, message: SetXCom | GetXCom) -> XComResult | None:
+        if isinstance(message, SetXCom):
+            self.saves.append(is_gone(self.world))
+            return None
+        return XComResult(key=message.key, value=None)
+
+
+@pytest.mark.parametrize(("message", "gone_when_saved"), [(USER_ACTION, True), ("", False)])
+def test_nothing_is_asked_of_airflow_before_the_job_is_stopped(
+    world: World, message: str, *, gone_when_saved: bool
+) -> None:
+    """A moving trigger saves how far it printed; a killed one stops the job first."""
+    supervisor = HurriedSupervisor(world)
+
+    async def scenario() -> list[bool]:
+        ref = await world.start("run")
+        trigger = build(world, stream_ranks=[[None, 0]])
+        ti: Any = SimpleNamespace(id=OWNER.instance_id, task_id="train", dag_id="dag", run_id="run", map_index=-1)
+        trigger.task_instance = ti
+        running = asyncio.ensure_future(run_as_triggerer(trigger))
+        await settle()
+        world.print_lines(ref, "one")
+        await settle()
+        saved_while_running = len(supervisor.saves)
+        world.print_lines(ref, "two")
+        await settle()
+        running.cancel(message)
+        await settle()
+        await asyncio.wait([running], timeout=5)
+        return supervisor.saves[saved_while_running:]
+
+    with set_supervisor_comms(supervisor):
+        assert asyncio.run(scenario()) == [gone_when_saved]
