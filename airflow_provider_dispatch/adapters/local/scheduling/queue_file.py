@@ -34,6 +34,7 @@ DEFAULT_STARVATION_AFTER = 60.0
 HIGHEST_PRIORITY = 2**31 - 1
 HEAVIEST_WEIGHT = 1_000_000
 
+_NAME_RULE = "must be letters, digits, '.', '-' and '_', up to 253, beginning and ending with a letter or digit"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -58,9 +59,9 @@ def parse_queues(data: Mapping[str, object], *, default_capacity: Resources) -> 
     :param default_capacity: what the machine has; the file may say otherwise for each resource.
     :raises SpecError: anything that can't be right, with its place in the file.
     """
-    _check_words(data, ("queues", "node", "priorities", "starvation_after_seconds"), "queues.toml")
+    _check_words(data, ("queues", "node", "priorities", "starvation_after_seconds"), "")
     node = _read_table(data.get("node", {}), "node")
-    _check_words(node, ("capacity",), "node")
+    _check_words(node, ("capacity",), "node.")
     queues = _read_table(data.get("queues", {}), "queues")
     return QueueFile(
         queues=tuple(_read_queue(name, queues[name]) for name in sorted(queues)),
@@ -73,12 +74,12 @@ def parse_queues(data: Mapping[str, object], *, default_capacity: Resources) -> 
 def _read_queue(name: str, value: object) -> Queue:
     place = f"queues.{name}"
     if not _NAME.fullmatch(name):
-        raise SpecError("queues", "must be letters, digits, '.', '-' and '_', up to 253, neither end a sign", name)
+        raise SpecError("queues", _NAME_RULE, name)
     table = _read_table(value, place)
     for word in ("parent", "borrowing", "lending"):
         if word in table:
             raise SpecError(f"{place}.{word}", "queues stand side by side here; take it out", table[word])
-    _check_words(table, ("quota", "weight", "stopped"), place)
+    _check_words(table, ("quota", "weight", "stopped"), f"{place}.")
     quota = table.get("quota")
     return Queue(
         name=name,
@@ -92,9 +93,7 @@ def _read_priorities(table: Mapping[str, object]) -> dict[str, int]:
     found = dict(DEFAULT_PRIORITIES)
     for name, value in table.items():
         if not _NAME.fullmatch(name):
-            raise SpecError(
-                "priorities", "must be letters, digits, '.', '-' and '_', up to 253, neither end a sign", name
-            )
+            raise SpecError("priorities", _NAME_RULE, name)
         found[name] = _read_integer(value, f"priorities.{name}", -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
     return found
 
@@ -133,7 +132,7 @@ def _read_seconds(value: object) -> float:
     return float(value)
 
 
-def _check_words(table: Mapping[str, object], known: Iterable[str], place: str) -> None:
+def _check_words(table: Mapping[str, object], known: Iterable[str], prefix: str) -> None:
     for word in table:
         if word not in known:
-            raise SpecError(f"{place}.{word}", f"is not known; use one of {', '.join(sorted(known))}")
+            raise SpecError(f"{prefix}{word}", f"is not known; use one of {', '.join(sorted(known))}")
