@@ -13,7 +13,7 @@ from pathlib import Path
 
 import airflow_provider_dispatch
 from airflow_provider_dispatch.core.identity import Identity, build_identity_environment
-from airflow_provider_dispatch.core.job_spec import RoleSpec
+from airflow_provider_dispatch.core.job_spec import JobSpec, RoleSpec
 
 # LD_LIBRARY_PATH: where it is set, Python itself or the GPU's libraries may not load without it.
 _ALLOWED = ("HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH")
@@ -48,28 +48,44 @@ def build_agent_environment(inherited: Mapping[str, str], pass_env: Iterable[str
 
 
 def build_rank_environment(
-    base: Mapping[str, str], role: RoleSpec, identity: Identity, *, rank: int, port: int, paths: Mapping[str, str]
+    base: Mapping[str, str],
+    spec: JobSpec,
+    role: RoleSpec,
+    identity: Identity,
+    *,
+    rank: int,
+    port: int,
+    paths: Mapping[str, str],
 ) -> dict[str, str]:
     """For one rank. What a runtime promises can be overridden by the job; who the rank is can't.
 
-    ``RANK`` and ``WORLD_SIZE`` count within the role, as ``DISPATCH_RANK`` and ``DISPATCH_NODES`` do.
+    ``RANK`` and ``WORLD_SIZE`` count through all roles, since all meet at one ``MASTER_PORT``: the leading role first,
+    the others in the order of the spec. ``DISPATCH_RANK`` and ``DISPATCH_NODES`` count within the role.
 
     :param port: on the loopback, free when the execution began.
     :param paths: variables that name files and folders of this execution.
     """
+    world, own = str(spec.nodes), str(_count_ranks_before(spec, role) + rank)
     torch = {
         "MASTER_ADDR": _LEADER,
         "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "WORLD_SIZE": str(role.nodes),
+        "RANK": own,
+        "WORLD_SIZE": world,
         "LOCAL_RANK": "0",
-        "PET_NNODES": str(role.nodes),
-        "PET_NODE_RANK": str(rank),
+        "PET_NNODES": world,
+        "PET_NODE_RANK": own,
         "PET_NPROC_PER_NODE": "1",
         "PET_MASTER_ADDR": _LEADER,
         "PET_MASTER_PORT": str(port),
     }
     # Output goes through a pipe: without this, Python would keep it to itself until the rank ends.
     unbuffered = {"PYTHONUNBUFFERED": "1"}
-    own = build_identity_environment(identity, role=role.name, rank=rank, nodes=role.nodes)
-    return {**base, **unbuffered, **torch, **role.env, **own, "DISPATCH_LEADER_ADDR": _LEADER, **paths}
+    named = build_identity_environment(identity, role=role.name, rank=rank, nodes=role.nodes)
+    return {**base, **unbuffered, **torch, **role.env, **named, "DISPATCH_LEADER_ADDR": _LEADER, **paths}
+
+
+def _count_ranks_before(spec: JobSpec, role: RoleSpec) -> int:
+    """How many ranks of the job come before the first of *role*."""
+    in_order = sorted(spec.roles, key=lambda other: other.name != spec.leader.name)
+    names = [other.name for other in in_order]
+    return sum(other.nodes for other in in_order[: names.index(role.name)])

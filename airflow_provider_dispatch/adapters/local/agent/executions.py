@@ -182,7 +182,7 @@ class _Execution:
             "rank": rank,
             "argv": list(role.command),
             "env": build_rank_environment(
-                self._around.base_env, role, self.identity, rank=rank, port=self._port, paths=paths
+                self._around.base_env, self.spec, role, self.identity, rank=rank, port=self._port, paths=paths
             ),
             "cwd": self.spec.working_dir or str(state_dir),
             "log_dir": str(self._folder / "logs"),
