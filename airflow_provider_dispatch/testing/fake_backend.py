@@ -24,6 +24,7 @@ from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.output import Cursor, OutputLine, clean_text
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import JobEvent
+from airflow_provider_dispatch.exceptions import ProtocolError
 from airflow_provider_dispatch.testing.fake_processes import KILL, FakeExecution, FakeProgram, FakeRank, parse_program
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -128,14 +129,16 @@ class FakeBackend:
         signal: int | None = None,
         out_of_memory: bool = False,
         result: object = None,
-        result_error: str = "",
     ) -> None:
-        """Let a rank end of its own accord."""
+        """Let a rank end of its own accord.
+
+        :param result: what it leaves for its caller; a :class:`ProtocolError` stands for one that can't be carried.
+        """
         with self.lock:
             found = self.rank(key, role, rank)
             found.out_of_memory = out_of_memory
             found.end_in(self.now, code, signal)
-            self._end_rank(self.executions[key], found, result, result_error)
+            self._end_rank(self.executions[key], found, result)
 
     def finish(self, key: Key, *, result: object = None) -> None:
         """Let every rank end well."""
@@ -260,9 +263,7 @@ class FakeBackend:
         if timer is not None and timer <= self.now:
             self.feed(messages.Tick())
 
-    def _end_rank(
-        self, execution: FakeExecution, rank: FakeRank, result: object = None, result_error: str = ""
-    ) -> None:
+    def _end_rank(self, execution: FakeExecution, rank: FakeRank, result: object = None) -> None:
         rank.is_alive = False
         code, signal = rank.own_end or (rank.program.exit_code, None)
         if rank.is_signalled and rank.own_end is None:
@@ -278,8 +279,8 @@ class FakeBackend:
             out_of_memory=rank.out_of_memory,
             was_signalled=rank.is_signalled,
             last_lines=tuple(line.text for line in lines[-10:]) if code != 0 else (),
-            result=result,
-            result_error=result_error,
+            result=None if isinstance(result, ProtocolError) else result,
+            result_error=str(result) if isinstance(result, ProtocolError) else "",
         )
         self.feed(exited)
         self._report_gone(execution)

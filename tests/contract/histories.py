@@ -160,6 +160,7 @@ class History:
                     await self.stage.adapter.release(life.ref, hold, deadline=soon())
             except REFUSALS:
                 continue
+        seen: list[Observation] = []
         for _ in range(2000):
             seen = [await self.stage.adapter.inspect(life.ref) for life in self.lives]
             if all(observation.state in OVER for observation in seen):

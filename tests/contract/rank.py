@@ -68,6 +68,11 @@ def obey(command: str) -> None:
         globals()["ballast"] = bytearray(os.urandom(1 << 20)) * int(argument)
 
 
+def linger(seconds: float) -> None:
+    time.sleep(seconds)
+    os._exit(0)
+
+
 def behave(behaviour: str, arguments: list[str]) -> float | None:
     """Set up; the answer is when to exit 0, in seconds from now, or None."""
     if behaviour == "exit":
@@ -75,18 +80,17 @@ def behave(behaviour: str, arguments: list[str]) -> float | None:
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif behaviour == "slow":
-        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(float(arguments[0])), os._exit(0)))
+        signal.signal(signal.SIGTERM, lambda *_: linger(float(arguments[0])))
     elif behaviour == "forks":
         fork_away()
-    if behaviour != "stubborn" and behaviour != "slow":
+    if behaviour not in {"stubborn", "slow"}:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     return float(arguments[0]) if behaviour == "run" and arguments else None
 
 
 def main() -> None:
     claim()
-    identity = {key: value for key, value in os.environ.items()}
-    report("env", json.dumps(identity))
+    report("env", json.dumps(dict(os.environ)))
     report("epochs", os.environ["DISPATCH_EPOCH"])
     report("spans", f"{os.environ['DISPATCH_EPOCH']} {time.time()}")
     runs = behave(sys.argv[1], sys.argv[2:])

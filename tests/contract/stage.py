@@ -167,5 +167,9 @@ class Stage(ABC):
         """Epochs that rank 0 ran under, in the order of time."""
 
     @abstractmethod
-    def environment(self, ref: JobRef, role: str = "node", rank: int = 0) -> dict[str, str]:
+    async def begun(self, ref: JobRef, epoch: int) -> None:
+        """Wait until rank 0 has written down that it runs under this epoch: a process exists before its script runs."""
+
+    @abstractmethod
+    async def environment(self, ref: JobRef, role: str = "node", rank: int = 0) -> dict[str, str]:
         """What the newest process of a rank saw; empty where processes exist on paper only."""

@@ -59,12 +59,13 @@ class FakeStage(Stage):
 
     async def until(self, ref: JobRef | JobID, is_there: Callable[[Observation], bool]) -> Observation:
         """Look after each step of the clock."""
+        seen = await self.adapter.inspect(ref)
         for _ in range(PATIENCE // STEP):
-            seen = await self.adapter.inspect(ref)
             if is_there(seen):
                 return seen
             self.world.advance(STEP)
             await asyncio.sleep(0)
+            seen = await self.adapter.inspect(ref)
         raise AssertionError(f"never seen; the last was {seen}")
 
     async def tell(self, ref: JobRef, command: str, *, role: str = "node", rank: int = 0) -> None:
@@ -96,7 +97,7 @@ class FakeStage(Stage):
         try:
             self.world.exit_rank(key, code=0, result=parse_result(text.encode()))
         except ProtocolError as error:
-            self.world.exit_rank(key, code=0, result_error=str(error))
+            self.world.exit_rank(key, code=0, result=error)
 
     async def lose_node(self) -> None:
         """The agent is the node."""
@@ -116,6 +117,10 @@ class FakeStage(Stage):
         """As the world saw them begin."""
         return self.world.epochs.get(job, [])
 
-    def environment(self, ref: JobRef, role: str = "node", rank: int = 0) -> dict[str, str]:
+    async def begun(self, ref: JobRef, epoch: int) -> None:
+        """They begin at once."""
+        assert self.epochs(ref.job)[-1] == epoch
+
+    async def environment(self, ref: JobRef, role: str = "node", rank: int = 0) -> dict[str, str]:
         """There are no processes."""
         return {}

@@ -65,8 +65,7 @@ class LocalStage(Stage):
         self.control.mkdir(parents=True, exist_ok=True)
         self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.queues is not None:
-            capacity = ", ".join(f"{resource} = {amount}" for resource, amount in self.counted.items())
-            node = f"[node]\ncapacity = {{ cpu = 16, {capacity} }}\n".replace(", }", " }")
+            node = f"[node]\ncapacity = {_write_table({'cpu': 16, **self.counted})}\n"
             (self.store / "queues.toml").write_text(node + "".join(map(_write_queue, self.queues.items())))
         self.adapter = self._build()
 
@@ -153,9 +152,15 @@ class LocalStage(Stage):
         paths = sorted(self.control.glob(f"{job}-*-0.epochs"))
         return [int(line) for line in paths[0].read_text().splitlines()] if paths else []
 
-    def environment(self, ref: JobRef, role: str = "node", rank: int = 0) -> dict[str, str]:
+    async def begun(self, ref: JobRef, epoch: int) -> None:
+        """Look into its file."""
+        await wait_until(lambda: epoch in self.epochs(ref.job), f"epoch {epoch}")
+
+    async def environment(self, ref: JobRef, role: str = "node", rank: int = 0) -> dict[str, str]:
         """As the newest process saw it."""
-        lines = self._path(ref, role, rank, "env").read_text().splitlines()
+        path = self._path(ref, role, rank, "env")
+        await wait_until(path.exists, f"{role} {rank}")
+        lines = path.read_text().splitlines()
         environment: dict[str, str] = json.loads(lines[-1])
         return environment
 
@@ -165,8 +170,12 @@ class LocalStage(Stage):
 
 def _write_queue(item: tuple[str, Mapping[str, str | int]]) -> str:
     name, quota = item
-    inside = ", ".join(f"{resource} = {json.dumps(value)}" for resource, value in quota.items())
-    return f"[queues.{json.dumps(name)}]\nquota = {{ {inside} }}\n"
+    return f"[queues.{json.dumps(name)}]\nquota = {_write_table(quota)}\n"
+
+
+def _write_table(amounts: Mapping[str, str | int]) -> str:
+    inside = ", ".join(f"{resource} = {json.dumps(amount)}" for resource, amount in amounts.items())
+    return f"{{ {inside} }}"
 
 
 def _is_free(path: Path) -> bool:

@@ -89,8 +89,10 @@ def test_an_end_is_final(stage: Stage) -> None:
 def test_a_restart_raises_j_and_the_epoch_and_starts_every_rank_anew(stage: Stage) -> None:
     async def scenario(at: Stage) -> None:
         ref = await at.run(at.spec("run", nodes=2, max_restarts=1))
+        await at.begun(ref, 1_000_001)
         await at.tell(ref, "exit 5", rank=1)
         seen = await at.until(ref, lambda o: o.state is State.RUNNING and o.executions == 2)
+        await at.begun(ref, 1_000_002)
         assert seen.execution is not None
         assert (seen.execution.a, seen.execution.j, seen.execution.epoch) == (1, 1, 1_000_002)
         assert seen.execution.attempt_id == f"{ref.job}.1.1.1.1"
@@ -108,6 +110,7 @@ def test_a_hold_after_a_restart_keeps_the_epoch_growing(stage: Stage) -> None:
         ref = await at.run(at.spec("run", max_restarts=2))
         await at.tell(ref, "exit 5")
         await at.until(ref, lambda o: o.state is State.RUNNING and o.executions == 2)
+        await at.begun(ref, 1_000_002)
         hold = await at.hold(ref)
         await at.reach(ref, State.HELD)
         await at.adapter.release(ref, hold, deadline=soon())
@@ -116,6 +119,7 @@ def test_a_hold_after_a_restart_keeps_the_epoch_growing(stage: Stage) -> None:
         assert (seen.execution.a, seen.execution.j, seen.execution.r) == (2, 1, 3)
         await at.tell(ref, "exit 5")
         await at.until(ref, lambda o: o.state is State.RUNNING and o.executions == 4)
+        await at.begun(ref, 1_000_004)
         assert at.epochs(ref.job) == [1_000_001, 1_000_002, 1_000_003, 1_000_004]
 
     stage.play(scenario)
@@ -124,11 +128,13 @@ def test_a_hold_after_a_restart_keeps_the_epoch_growing(stage: Stage) -> None:
 def test_a_lost_machine_ends_the_submission_and_the_next_has_a_higher_epoch(stage: Stage) -> None:
     async def scenario(at: Stage) -> None:
         ref = await at.run(at.spec("run", nodes=2, max_restarts=5))
+        await at.begun(ref, 1_000_001)
         await at.lose_node()
         seen = await at.reach(ref, State.FAILED)
         assert (seen.cause, seen.executions) == (Cause.NODE_LOST, 1)
         assert seen.evidence
         again = await at.run(at.spec("run", nodes=2, max_restarts=5), job=ref.job, submission=2)
+        await at.begun(again, 2_000_001)
         found = await at.adapter.find(ref.job)
         assert [record.state for record in found.submissions] == [State.FAILED, State.RUNNING]
         assert at.epochs(again.job) == [1_000_001, 2_000_001]

@@ -76,9 +76,11 @@ def test_within_a_queue_the_higher_priority_goes_first_then_the_longer_wait(make
         await at.reach(running, State.RUNNING)
         low = await opened(at, queue="q", priority="low", resources={"cpu": 1})
         first = await opened(at, queue="q", resources={"cpu": 1})
+        await at.until(first, lambda o: o.pending is not None and o.pending.position == 1)
+        await at.pass_time(timedelta(milliseconds=10))
         second = await opened(at, queue="q", resources={"cpu": 1})
-        positions = [(await at.adapter.inspect(ref)).pending for ref in (first, second, low)]
-        assert [pending and pending.position for pending in positions] == [1, 2, 3]
+        await at.until(second, lambda o: o.pending is not None and o.pending.position == 2)
+        await at.until(low, lambda o: o.pending is not None and o.pending.position == 3)
         for done, following in ((running, first), (first, second), (second, low)):
             await at.tell(done, "exit 0")
             await at.reach(following, State.RUNNING)

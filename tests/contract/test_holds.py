@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, Hold, HoldRequest
-from airflow_provider_dispatch.core.state import Cause, State
+from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.exceptions import RefusedError, SpecError, StaleHoldError
 from tests.contract.stage import ANN, Stage, soon
 
@@ -16,6 +16,7 @@ from tests.contract.stage import ANN, Stage, soon
 def test_a_held_job_gives_its_room_back_and_goes_on_under_a_higher_epoch(make_stage) -> None:
     async def scenario(at: Stage) -> None:
         first = await at.run(at.spec("run", nodes=2, queue="q", resources={"cpu": "1"}))
+        await at.begun(first, 1_000_001)
         other = await at.start(at.spec("run", nodes=2, queue="q", resources={"cpu": "1"}))
         await at.adapter.open(other, deadline=soon())
         await at.reach(other, State.QUEUED)
@@ -31,6 +32,7 @@ def test_a_held_job_gives_its_room_back_and_goes_on_under_a_higher_epoch(make_st
         seen = await at.reach(first, State.RUNNING)
         assert seen.execution is not None
         assert (seen.execution.a, seen.execution.j, seen.execution.epoch) == (2, 0, 1_000_002)
+        await at.begun(first, 1_000_002)
         assert at.epochs(first.job) == [1_000_001, 1_000_002]
         assert seen.executions == 2
 
@@ -134,7 +136,7 @@ def test_a_hold_with_an_end_is_lifted_by_itself(stage: Stage) -> None:
 def test_an_end_in_the_past_is_a_wrong_value(stage: Stage) -> None:
     async def scenario(at: Stage) -> None:
         ref = await at.run(at.spec("run"))
-        with pytest.raises(SpecError, match="hold.until"):
+        with pytest.raises(SpecError, match=r"hold\.until"):
             await at.hold(ref, until=datetime(2001, 1, 1, tzinfo=UTC))
         assert (await at.adapter.inspect(ref)).state is State.RUNNING
 
@@ -218,6 +220,5 @@ def test_no_budget_pays_for_a_hold(stage: Stage) -> None:
         await at.tell(ref, "exit 1")
         seen = await at.until(ref, lambda o: o.executions == 5 and o.state is State.RUNNING)
         assert (seen.cause, seen.execution and seen.execution.j) == (None, 1)
-        assert Cause.PREEMPTED not in {seen.cause}
 
     stage.play(scenario)

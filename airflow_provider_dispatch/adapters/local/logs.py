@@ -104,8 +104,8 @@ class _Reader:
                 continue
             if len(self.lines) >= limit:
                 break
-            self._hand_out(unit.at, unit.stream.decode(), clean_text(unit.text), is_notice=unit.stream == NOTICE)
-            self.cursor = replace(self.cursor, offset=offset, sequence=self.cursor.sequence + 1)
+            following = replace(self.cursor, offset=offset, sequence=self.cursor.sequence + 1)
+            self._hand_out(unit, unit.stream.decode(), clean_text(unit.text), following)
         return self.cursor.offset > before
 
     def _skip_to(self, oldest: int) -> bool:
@@ -116,16 +116,29 @@ class _Reader:
             return False
         sequence = _read_sequence(header.text)
         missing = sequence - self.cursor.sequence
+        following = replace(self.cursor, generation=oldest, offset=0, sequence=sequence)
         if missing > 0:
             text = f"{missing} lines are left out here: they were removed to keep this rank's log within its size"
-            self._hand_out(header.at, NOTICE.decode(), text, is_notice=True)
-        self.cursor = replace(self.cursor, generation=oldest, offset=0, sequence=sequence)
+            self._hand_out(header, NOTICE.decode(), text, following)
+        self.cursor = following
         return True
 
-    def _hand_out(self, at: datetime, stream: str, text: str, *, is_notice: bool) -> None:
-        here = self.cursor
-        line = OutputLine(at, here.role, here.rank, here.execution, here.sequence, stream, text, notice=is_notice)
-        self.lines.append(line)
+    def _hand_out(self, unit: _Unit, stream: str, text: str, following: Cursor) -> None:
+        here, is_notice = self.cursor, stream == NOTICE.decode()
+        self.lines.append(
+            OutputLine(
+                unit.at,
+                here.role,
+                here.rank,
+                here.execution,
+                here.sequence,
+                stream,
+                text,
+                notice=is_notice,
+                cursor=following,
+            )
+        )
+        self.cursor = following
 
     def _read_file(self, generation: int, offset: int) -> bytes | None:
         """A block from *offset* on; None if there is no such file."""
