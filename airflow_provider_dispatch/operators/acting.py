@@ -43,11 +43,11 @@ class ActingOperator(DispatchOperator):
     if_unknown: str
     unknown_timeout: object
 
-    def _set_unknown(self, if_unknown: str, unknown_timeout: object, choices: tuple[str, ...]) -> None:
-        if arguments.is_literal(if_unknown) and if_unknown not in choices:
-            raise SpecError("if_unknown", f"must be one of {', '.join(choices)}", if_unknown)
-        arguments.check_durations({"unknown_timeout": unknown_timeout}, ("unknown_timeout",))
-        self.if_unknown, self.unknown_timeout = if_unknown, unknown_timeout
+    def _check_unknown(self, choices: tuple[str, ...]) -> None:
+        if self.if_unknown not in choices and arguments.is_literal(self.if_unknown):
+            raise SpecError("if_unknown", f"must be one of {', '.join(choices)}", self.if_unknown)
+        if self.unknown_timeout is not UNKNOWN_TIMEOUT:
+            arguments.check_durations({"unknown_timeout": self.unknown_timeout}, ("unknown_timeout",))
 
     @abstractmethod
     def _build_errand(self, leg: Leg) -> Errand:

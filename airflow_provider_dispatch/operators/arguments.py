@@ -89,7 +89,8 @@ def check_spec(arguments: Mapping[str, object]) -> None:
         value = arguments.get(name)
         if isinstance(value, list | tuple | int | float):
             raise SpecError(name, "must be a mapping", type(value).__name__)
-    check_durations(arguments, ("grace_period",))
+    if "grace_period" in arguments:
+        check_durations(arguments, ("grace_period",))
 
 
 def check_durations(arguments: Mapping[str, object], names: Iterable[str]) -> None:

@@ -46,6 +46,10 @@ class DispatchOperator(BaseOperator):
     deferrable: bool
     patience: ClassVar[timedelta] = timedelta(seconds=3)
 
+    def _keep(self, **attributes: object) -> None:
+        """Set attributes at once, within `__init__`: Airflow's own way would look at each of them."""
+        vars(self).update(attributes)
+
     def _begin_leg(self, context: Context, *, is_resumed: bool = False) -> Leg:
         settings = dispatch.DispatchHook(self.dispatch_conn_id).settings()
         patience = self.patience if self.deferrable else None

@@ -57,8 +57,7 @@ class DispatchOpenGateOperator(ActingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.dispatch_conn_id, self.deferrable = dispatch_conn_id, deferrable
-        self.names = arguments.keep_given(
+        names = arguments.keep_given(
             job_task_id=job_task_id,
             job_map_index=job_map_index,
             job_ref=job_ref,
@@ -66,8 +65,15 @@ class DispatchOpenGateOperator(ActingOperator):
             job_task_ids=job_task_ids,
             select=select,
         )
-        targets.check_targets(self.names)
-        self._set_unknown(if_unknown, unknown_timeout, ("wait", "fail"))
+        self._keep(
+            dispatch_conn_id=dispatch_conn_id,
+            deferrable=deferrable,
+            names=names,
+            if_unknown=if_unknown,
+            unknown_timeout=unknown_timeout,
+        )
+        targets.check_targets(names)
+        self._check_unknown(("wait", "fail"))
 
     def _build_errand(self, leg: Leg) -> Errand:
         return verbs.OpenErrand(leg)

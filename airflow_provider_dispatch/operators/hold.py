@@ -52,6 +52,10 @@ class DispatchHoldJobOperator(ActingOperator):
     Does not hold a job that has ended; that fails with how it ended.
     """
 
+    reason: str
+    until: datetime | timedelta | str | None
+    wait: bool
+    wait_timeout: timedelta | float | None
     template_fields: Sequence[str] = ("dispatch_conn_id", "names", "reason", "until", "if_unknown", "unknown_timeout")
     ui_color = "#fbeed1"
 
@@ -75,8 +79,7 @@ class DispatchHoldJobOperator(ActingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.dispatch_conn_id, self.deferrable = dispatch_conn_id, deferrable
-        self.names = arguments.keep_given(
+        names = arguments.keep_given(
             job_task_id=job_task_id,
             job_map_index=job_map_index,
             job_ref=job_ref,
@@ -84,10 +87,21 @@ class DispatchHoldJobOperator(ActingOperator):
             job_task_ids=job_task_ids,
             select=select,
         )
-        self.reason, self.until, self.wait, self.wait_timeout = reason, until, wait, wait_timeout
-        targets.check_targets(self.names)
-        self._set_unknown(if_unknown, unknown_timeout, ("wait", "fail"))
-        arguments.check_durations({"wait_timeout": wait_timeout}, ("wait_timeout",))
+        self._keep(
+            dispatch_conn_id=dispatch_conn_id,
+            deferrable=deferrable,
+            names=names,
+            if_unknown=if_unknown,
+            unknown_timeout=unknown_timeout,
+            reason=reason,
+            until=until,
+            wait=wait,
+            wait_timeout=wait_timeout,
+        )
+        targets.check_targets(names)
+        self._check_unknown(("wait", "fail"))
+        if wait_timeout is not None:
+            arguments.check_durations({"wait_timeout": wait_timeout}, ("wait_timeout",))
         if isinstance(until, timedelta | datetime) or (isinstance(until, str) and arguments.is_literal(until)):
             read_until(until, ANY_START)
 
@@ -120,6 +134,10 @@ class DispatchReleaseJobOperator(ActingOperator):
     ``on_timeout="hold"``, unless named by *hold*. Does not wait while somebody else holds the job.
     """
 
+    hold_task_id: str | None
+    hold: object
+    wait_until: str
+    wait_timeout: timedelta | float | None
     template_fields: Sequence[str] = (
         "dispatch_conn_id",
         "names",
@@ -151,8 +169,7 @@ class DispatchReleaseJobOperator(ActingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.dispatch_conn_id, self.deferrable = dispatch_conn_id, deferrable
-        self.names = arguments.keep_given(
+        names = arguments.keep_given(
             job_task_id=job_task_id,
             job_map_index=job_map_index,
             job_ref=job_ref,
@@ -160,16 +177,26 @@ class DispatchReleaseJobOperator(ActingOperator):
             job_task_ids=job_task_ids,
             select=select,
         )
-        self.hold_task_id, self.hold = hold_task_id, hold
-        self.wait_until, self.wait_timeout = wait_until, wait_timeout
-        given = dict(self.names) | arguments.keep_given(hold_task_id=hold_task_id)
-        targets.check_targets(given, alternatives=("hold_task_id",))
-        if hold is not None and (hold_task_id is not None or not targets.is_single(self.names)):
+        self._keep(
+            dispatch_conn_id=dispatch_conn_id,
+            deferrable=deferrable,
+            names=names,
+            if_unknown=if_unknown,
+            unknown_timeout=unknown_timeout,
+            hold_task_id=hold_task_id,
+            hold=hold,
+            wait_until=wait_until,
+            wait_timeout=wait_timeout,
+        )
+        if names or hold_task_id is None:
+            targets.check_targets(names)
+        if hold is not None and (hold_task_id is not None or not targets.is_single(names)):
             raise SpecError("hold", "goes with one job, and without hold_task_id")
-        if arguments.is_literal(wait_until) and wait_until not in WAITS_UNTIL:
+        if wait_until not in WAITS_UNTIL and arguments.is_literal(wait_until):
             raise SpecError("wait_until", f"must be one of {', '.join(WAITS_UNTIL)}", wait_until)
-        self._set_unknown(if_unknown, unknown_timeout, ("wait", "fail"))
-        arguments.check_durations({"wait_timeout": wait_timeout}, ("wait_timeout",))
+        self._check_unknown(("wait", "fail"))
+        if wait_timeout is not None:
+            arguments.check_durations({"wait_timeout": wait_timeout}, ("wait_timeout",))
 
     async def _resolve(self, context: Context, leg: Leg, adapter: DispatchAdapter) -> list[Item]:
         if self.names or self.hold_task_id is None:

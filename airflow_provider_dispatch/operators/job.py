@@ -35,6 +35,7 @@ else:
     legs = deferred("airflow_provider_dispatch.operators.leg")
     submission = deferred("airflow_provider_dispatch.operators.submission")
 
+LEADING_RANK = (0,)
 SHARES_FILES = frozenset({"local"})
 """Backends whose processes see this machine's files, and so run in the DAG file's folder unless told otherwise."""
 
@@ -43,6 +44,7 @@ class _JobOperator(TwoQueues, DispatchOperator):
     """What both have in common. Subclasses set the attributes named here."""
 
     spec: Mapping[str, object]
+    open_gate: bool
     cancel_on_kill: bool
     _leg: Leg | None = None
 
@@ -118,6 +120,8 @@ class DispatchTrainJobOperator(_JobOperator):
     taken over. Arguments edited while the task is deferred count from the next submission on.
     """
 
+    supervision: Mapping[str, object]
+    stream_ranks: object
     template_fields: Sequence[str] = ("dispatch_conn_id", "spec", "supervision", "stream_ranks")
     template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
     ui_color = "#dcebf7"
@@ -151,7 +155,7 @@ class DispatchTrainJobOperator(_JobOperator):
         on_unfittable: str | None = None,
         recovery: object = None,
         open_gate: bool = True,
-        stream_ranks: object = (0,),
+        stream_ranks: object = LEADING_RANK,
         dispatch_conn_id: str = DEFAULT_CONNECTION_ID,
         deferrable: bool = True,
         cancel_on_kill: bool = True,
@@ -160,8 +164,7 @@ class DispatchTrainJobOperator(_JobOperator):
     ) -> None:
         job_queue, airflow_queue = split_queues(queue, worker_queue)
         super().__init__(**airflow_queue, **kwargs)
-        self.dispatch_conn_id = dispatch_conn_id
-        self.spec = arguments.keep_given(
+        spec = arguments.keep_given(
             command=command,
             num_nodes=num_nodes,
             resources_per_node=resources_per_node,
@@ -180,7 +183,7 @@ class DispatchTrainJobOperator(_JobOperator):
             max_preemptions=max_preemptions,
             working_dir=working_dir,
         )
-        self.supervision = arguments.keep_given(
+        supervision = arguments.keep_given(
             gate_timeout=gate_timeout,
             queue_timeout=queue_timeout,
             startup_timeout=startup_timeout,
@@ -190,11 +193,19 @@ class DispatchTrainJobOperator(_JobOperator):
             on_unfittable=on_unfittable,
             recovery=recovery,
         )
-        self.stream_ranks = stream_ranks
-        self.open_gate, self.deferrable, self.cancel_on_kill = open_gate, deferrable, cancel_on_kill
-        arguments.check_spec(self.spec)
-        arguments.check_supervision(self.supervision)
-        if arguments.is_literal(stream_ranks):
+        self._keep(
+            dispatch_conn_id=dispatch_conn_id,
+            spec=spec,
+            supervision=supervision,
+            stream_ranks=stream_ranks,
+            open_gate=open_gate,
+            deferrable=deferrable,
+            cancel_on_kill=cancel_on_kill,
+        )
+        arguments.check_spec(spec)
+        if supervision:
+            arguments.check_supervision(supervision)
+        if stream_ranks is not LEADING_RANK and arguments.is_literal(stream_ranks):
             arguments.read_ranks(stream_ranks)
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -301,8 +312,7 @@ class DispatchStartJobOperator(_JobOperator):
     ) -> None:
         job_queue, airflow_queue = split_queues(queue, worker_queue)
         super().__init__(**airflow_queue, **kwargs)
-        self.dispatch_conn_id = dispatch_conn_id
-        self.spec = arguments.keep_given(
+        spec = arguments.keep_given(
             command=command,
             num_nodes=num_nodes,
             resources_per_node=resources_per_node,
@@ -321,8 +331,14 @@ class DispatchStartJobOperator(_JobOperator):
             max_preemptions=max_preemptions,
             working_dir=working_dir,
         )
-        self.open_gate, self.cancel_on_kill, self.deferrable = open_gate, cancel_on_kill, False
-        arguments.check_spec(self.spec)
+        self._keep(
+            dispatch_conn_id=dispatch_conn_id,
+            spec=spec,
+            open_gate=open_gate,
+            cancel_on_kill=cancel_on_kill,
+            deferrable=False,
+        )
+        arguments.check_spec(spec)
 
     def execute(self, context: Context) -> dict[str, object]:
         """Start the job, or find a former try's."""

@@ -40,6 +40,9 @@ class DispatchStopJobOperator(ActingOperator):
     submissions are never numbered anew.
     """
 
+    reason: str
+    must_be_complete: bool
+    stop_timeout: timedelta | float | None
     template_fields: Sequence[str] = ("dispatch_conn_id", "names", "reason", "if_unknown", "unknown_timeout")
     ui_color = "#f7dddc"
 
@@ -62,8 +65,7 @@ class DispatchStopJobOperator(ActingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.dispatch_conn_id, self.deferrable = dispatch_conn_id, deferrable
-        self.names = arguments.keep_given(
+        names = arguments.keep_given(
             job_task_id=job_task_id,
             job_map_index=job_map_index,
             job_ref=job_ref,
@@ -71,10 +73,20 @@ class DispatchStopJobOperator(ActingOperator):
             job_task_ids=job_task_ids,
             select=select,
         )
-        self.reason, self.must_be_complete, self.stop_timeout = reason, must_be_complete, stop_timeout
-        targets.check_targets(self.names)
-        self._set_unknown(if_unknown, unknown_timeout, ("ignore", "wait", "fail"))
-        arguments.check_durations({"stop_timeout": stop_timeout}, ("stop_timeout",))
+        self._keep(
+            dispatch_conn_id=dispatch_conn_id,
+            deferrable=deferrable,
+            names=names,
+            if_unknown=if_unknown,
+            unknown_timeout=unknown_timeout,
+            reason=reason,
+            must_be_complete=must_be_complete,
+            stop_timeout=stop_timeout,
+        )
+        targets.check_targets(names)
+        self._check_unknown(("ignore", "wait", "fail"))
+        if stop_timeout is not STOP_TIMEOUT:
+            arguments.check_durations({"stop_timeout": stop_timeout}, ("stop_timeout",))
 
     def _build_errand(self, leg: Leg) -> Errand:
         reason = self.reason or f"stopped by task {leg.owner.dag_id}/{leg.owner.task_id}"

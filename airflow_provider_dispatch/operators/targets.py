@@ -42,23 +42,22 @@ MANY = ("job_task_ids", "select")
 SELECTORS = ("queue", "dag_id", "run_id", "labels", "states")
 
 
-def check_targets(names: Mapping[str, object], *, alternatives: Sequence[str] = ()) -> None:
+def check_targets(names: Mapping[str, object]) -> None:
     """Refuse none or several ways to name jobs, and a name that can be told to be wrong already.
 
     :param names: the arguments that are given.
-    :param alternatives: further arguments, one of which may stand alone.
     :raises SpecError: naming the argument.
     """
+    if len(names) == 1 and names.keys() <= {"job_task_id"} and names["job_task_id"] != "":
+        return
     many = [name for name in MANY if name in names]
     one = [name for name in ONE if name in names]
-    if not many and not one and any(name in names for name in alternatives):
-        return
     if not many and len(one) == 1:
         JobTarget(**{name: names[name] for name in (*ONE, "job_map_index") if name in names})
         return
     if len(many) != 1 or one:
         got = " and ".join((*one, *many)) or "none"
-        raise SpecError("job_task_id", f"give exactly one of {', '.join((*ONE, *MANY, *alternatives))}, not {got}")
+        raise SpecError("job_task_id", f"give exactly one of {', '.join((*ONE, *MANY))}, not {got}")
     if many == ["select"]:
         _check_select(names["select"])
         if "job_map_index" in names:

@@ -24,6 +24,7 @@ from airflow_provider_dispatch.exceptions import (
     UnavailableError,
 )
 from airflow_provider_dispatch.operators.keeper import OwnedByAnotherTryError
+from airflow_provider_dispatch.testing.fake_adapter import FakeAdapter
 from tests.operators.stage import FIRST, FOREVER, JOB, SECOND, Stage, run
 
 IN_WORKER_AND_DEFERRED = pytest.mark.parametrize("patience", [None, timedelta(seconds=3)])
@@ -332,3 +333,23 @@ def test_what_was_persisted_decides_after_an_edit() -> None:
 
     with pytest.raises(JobTimeoutError):
         retry.keep()
+
+
+class Handed(FakeAdapter):
+    """Another try takes the job over the moment somebody looks at it."""
+
+    async def inspect(self, ref):
+        seen = await super().inspect(ref)
+        self.backend.set_owner((JOB, 1), SECOND)
+        return seen
+
+
+def test_the_owner_is_looked_at_right_before_a_write() -> None:
+    stage = Stage()
+    stage.begin()
+    stage.adapter = Handed(stage.world)
+
+    with pytest.raises(OwnedByAnotherTryError):
+        stage.keep()
+
+    assert not {"open", "hold", "stop", "start"} & set(stage.adapter.calls)
