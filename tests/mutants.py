@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -48,23 +48,24 @@ SAME_FOR_ENUMS = ("_Is_Eq", "_IsNot_NotEq")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: which occurrence of which operator in which file."""
+    """One change: which occurrence of which operator in which file, whose text of that moment is kept."""
 
     path: Path
+    code: str
     operator: str
     occurrence: int
     place: tuple[int, int]
 
     def build_code(self) -> str:
         """The changed file."""
-        code = mutate_code((ROOT / self.path).read_text(), plugins.get_operator(self.operator)(), self.occurrence)
+        code = mutate_code(self.code, plugins.get_operator(self.operator)(), self.occurrence)
         assert code is not None, self
         return code
 
     def build_diff(self) -> str:
         """What the change is, for people."""
-        before = (ROOT / self.path).read_text().splitlines()
-        return "\n".join(difflib.unified_diff(before, self.build_code().splitlines(), str(self.path), lineterm="", n=1))
+        before, after = self.code.splitlines(), self.build_code().splitlines()
+        return "\n".join(difflib.unified_diff(before, after, str(self.path), lineterm="", n=1))
 
 
 def find_inert_spans(code: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -88,7 +89,7 @@ def list_mutants(path: Path) -> Iterator[Mutant]:
         places = (start for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node))
         for occurrence, place in enumerate(places):
             if not any(start <= place < end for start, end in inert):
-                yield Mutant(path, name, occurrence, place)
+                yield Mutant(path, code, name, occurrence, place)
 
 
 def choose_mutants(count: int, seed: int, patterns: Sequence[str]) -> list[Mutant]:
@@ -160,13 +161,16 @@ def measure_timeouts(copy: Path, folders: set[str]) -> dict[str, float]:
     return timeouts
 
 
-def report(mutants: list[Mutant], noticed: list[bool]) -> int:
-    """Print the survivors and the share that was noticed; return the exit status."""
-    for mutant, was_noticed in zip(mutants, noticed, strict=True):
+def report(mutants: list[Mutant], results: Iterable[bool]) -> int:
+    """Print the survivors as they are found, and the share that was noticed; return the exit status."""
+    noticed = 0
+    for mutant, was_noticed in zip(mutants, results, strict=True):
+        noticed += was_noticed
         if not was_noticed:
-            print(f"\nsurvived: {mutant.operator} at {mutant.path}:{mutant.place[0]}\n{mutant.build_diff()}")
-    share = sum(noticed) / len(noticed)
-    print(f"\n{sum(noticed)} of {len(noticed)} mutants noticed: {share:.1%}, at least {FLOOR:.0%} wanted")
+            where = f"{mutant.path}:{mutant.place[0]}"
+            print(f"\nsurvived: {mutant.operator} at {where}\n{mutant.build_diff()}", flush=True)
+    share = noticed / len(mutants)
+    print(f"\n{noticed} of {len(mutants)} mutants noticed: {share:.1%}, at least {FLOOR:.0%} wanted")
     return 0 if share >= FLOOR else 1
 
 
@@ -188,8 +192,7 @@ def main() -> int:
             copies.put(make_copy(Path(folder)))
         timeouts = measure_timeouts(Path(folders[0]), {find_tests(mutant.path) for mutant in mutants})
         with ThreadPoolExecutor(options.jobs) as pool:
-            noticed = list(pool.map(lambda mutant: is_noticed(mutant, copies, timeouts), mutants))
-    return report(mutants, noticed)
+            return report(mutants, pool.map(lambda mutant: is_noticed(mutant, copies, timeouts), mutants))
 
 
 if __name__ == "__main__":
