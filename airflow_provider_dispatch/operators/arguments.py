@@ -38,6 +38,26 @@ CLOCK_OF_ARGUMENT = {
     "run_timeout": "running",
     "hold_timeout": "held",
 }
+SUPERVISION_ARGUMENTS = (*CLOCK_OF_ARGUMENT, "on_timeout", "on_unfittable", "recovery")
+SPEC_ARGUMENTS = (
+    "command",
+    "num_nodes",
+    "resources_per_node",
+    "image",
+    "env",
+    "runtime",
+    "roles",
+    "success_roles",
+    "leading_role",
+    "readiness",
+    "queue",
+    "priority",
+    "labels",
+    "grace_period",
+    "max_restarts",
+    "max_preemptions",
+    "working_dir",
+)
 LEAST_OF_NUMBER = {"num_nodes": 1, "max_restarts": 0, "max_preemptions": 0}
 RULE_FIELDS = ("causes", "action", "limit", "back_off", "scale")
 TOO_EARLY_TO_TELL = ("{{", "{%")
@@ -67,6 +87,11 @@ def is_policy(value: object) -> bool:
 def keep_given(**arguments: object) -> dict[str, object]:
     """Those arguments that are not None, to be kept and rendered as one templated field."""
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def pick_given(arguments: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
+    """Those of some arguments that are not None."""
+    return {name: arguments[name] for name in names if arguments[name] is not None}
 
 
 def check_spec(arguments: Mapping[str, object]) -> None:

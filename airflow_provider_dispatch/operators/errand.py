@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from airflow_provider_dispatch.exceptions import DispatchError
 from airflow_provider_dispatch.operators.keeper import persist
 from airflow_provider_dispatch.triggers.judging import build_states_judge
 from airflow_provider_dispatch.triggers.starter import build_starter_probe
-from airflow_provider_dispatch.triggers.waiting import Timing, wait_for_job
+from airflow_provider_dispatch.triggers.waiting import StarterProbe, Timing, wait_for_job
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
@@ -110,6 +110,7 @@ class Round:
     leg: Leg
     patience: Patience = field(default_factory=Patience)
     give_up_at: datetime | None = None
+    build_probe: Callable[[Sequence[str | int] | None], StarterProbe | None] = build_starter_probe
 
     async def run(self, items: Sequence[Item]) -> Item | None:
         """Get on with every item as far as this leg may; returns the first that is to be waited for elsewhere."""
@@ -181,7 +182,7 @@ class Round:
                 clock=leg.clock,
                 sleeper=leg.sleeper,
             ),
-            starter=build_starter_probe(item.starter),
+            starter=self.build_probe(item.starter),
         )
         if outcome.verdict == "failed" and not item.is_known:
             item.error = outcome.reason

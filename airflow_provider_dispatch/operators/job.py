@@ -19,7 +19,7 @@ from airflow_provider_dispatch.operators.worker_queue import TwoQueues, split_qu
 from airflow_provider_dispatch.triggers.job import DispatchJobFinishedTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
     from airflow_provider_dispatch.core import wire
@@ -36,6 +36,7 @@ else:
     submission = deferred("airflow_provider_dispatch.operators.submission")
 
 LEADING_RANK = (0,)
+KEPT_AS_GIVEN = ("dispatch_conn_id", "stream_ranks", "open_gate", "deferrable", "cancel_on_kill")
 SHARES_FILES = frozenset({"local"})
 """Backends whose processes see this machine's files, and so run in the DAG file's folder unless told otherwise."""
 
@@ -129,30 +130,30 @@ class DispatchTrainJobOperator(_JobOperator):
     def __init__(  # noqa: PLR0913 - whatever a job may vary in is an argument
         self,
         *,
-        command: Sequence[str] | str | None = None,
-        num_nodes: int | str | None = None,
-        resources_per_node: Mapping[str, str | int | float] | None = None,
-        image: str | None = None,
-        env: Mapping[str, str] | None = None,
-        runtime: str | None = None,
-        roles: Sequence[Mapping[str, object]] | None = None,
-        success_roles: Sequence[str] | None = None,
-        leading_role: str | None = None,
-        readiness: Mapping[str, object] | None = None,
-        queue: str | None = None,
-        priority: str | int | None = None,
-        labels: Mapping[str, str] | None = None,
-        grace_period: timedelta | float | str | None = None,
-        max_restarts: int | str | None = None,
-        max_preemptions: int | str | None = None,
-        working_dir: str | None = None,
-        gate_timeout: timedelta | float | str | None = None,
-        queue_timeout: timedelta | float | str | None = None,
-        startup_timeout: timedelta | float | str | None = None,
-        run_timeout: timedelta | float | str | None = None,
-        hold_timeout: timedelta | float | str | None = None,
-        on_timeout: str | None = None,
-        on_unfittable: str | None = None,
+        command: Sequence[str] | str | XComArg | None = None,
+        num_nodes: int | str | XComArg | None = None,
+        resources_per_node: Mapping[str, str | int | float] | XComArg | None = None,
+        image: str | XComArg | None = None,
+        env: Mapping[str, str] | XComArg | None = None,
+        runtime: str | XComArg | None = None,
+        roles: Sequence[Mapping[str, object]] | XComArg | None = None,
+        success_roles: Sequence[str] | XComArg | None = None,
+        leading_role: str | XComArg | None = None,
+        readiness: Mapping[str, object] | XComArg | None = None,
+        queue: str | XComArg | None = None,
+        priority: str | int | XComArg | None = None,
+        labels: Mapping[str, str] | XComArg | None = None,
+        grace_period: timedelta | float | str | XComArg | None = None,
+        max_restarts: int | str | XComArg | None = None,
+        max_preemptions: int | str | XComArg | None = None,
+        working_dir: str | XComArg | None = None,
+        gate_timeout: timedelta | float | str | XComArg | None = None,
+        queue_timeout: timedelta | float | str | XComArg | None = None,
+        startup_timeout: timedelta | float | str | XComArg | None = None,
+        run_timeout: timedelta | float | str | XComArg | None = None,
+        hold_timeout: timedelta | float | str | XComArg | None = None,
+        on_timeout: str | XComArg | None = None,
+        on_unfittable: str | XComArg | None = None,
         recovery: object = None,
         open_gate: bool = True,
         stream_ranks: object = LEADING_RANK,
@@ -162,46 +163,12 @@ class DispatchTrainJobOperator(_JobOperator):
         worker_queue: str | None = None,
         **kwargs: Any,
     ) -> None:
-        job_queue, airflow_queue = split_queues(queue, worker_queue)
+        given = locals()
+        given["queue"], airflow_queue = split_queues(queue, worker_queue)
         super().__init__(**airflow_queue, **kwargs)
-        spec = arguments.keep_given(
-            command=command,
-            num_nodes=num_nodes,
-            resources_per_node=resources_per_node,
-            image=image,
-            env=env,
-            runtime=runtime,
-            roles=roles,
-            success_roles=success_roles,
-            leading_role=leading_role,
-            readiness=readiness,
-            queue=job_queue,
-            priority=priority,
-            labels=labels,
-            grace_period=grace_period,
-            max_restarts=max_restarts,
-            max_preemptions=max_preemptions,
-            working_dir=working_dir,
-        )
-        supervision = arguments.keep_given(
-            gate_timeout=gate_timeout,
-            queue_timeout=queue_timeout,
-            startup_timeout=startup_timeout,
-            run_timeout=run_timeout,
-            hold_timeout=hold_timeout,
-            on_timeout=on_timeout,
-            on_unfittable=on_unfittable,
-            recovery=recovery,
-        )
-        self._keep(
-            dispatch_conn_id=dispatch_conn_id,
-            spec=spec,
-            supervision=supervision,
-            stream_ranks=stream_ranks,
-            open_gate=open_gate,
-            deferrable=deferrable,
-            cancel_on_kill=cancel_on_kill,
-        )
+        spec = arguments.pick_given(given, arguments.SPEC_ARGUMENTS)
+        supervision = arguments.pick_given(given, arguments.SUPERVISION_ARGUMENTS)
+        self._keep(spec=spec, supervision=supervision, **{name: given[name] for name in KEPT_AS_GIVEN})
         arguments.check_spec(spec)
         if supervision:
             arguments.check_supervision(supervision)
@@ -287,50 +254,33 @@ class DispatchStartJobOperator(_JobOperator):
     def __init__(  # noqa: PLR0913 - whatever a job may vary in is an argument
         self,
         *,
-        command: Sequence[str] | str | None = None,
-        num_nodes: int | str | None = None,
-        resources_per_node: Mapping[str, str | int | float] | None = None,
-        image: str | None = None,
-        env: Mapping[str, str] | None = None,
-        runtime: str | None = None,
-        roles: Sequence[Mapping[str, object]] | None = None,
-        success_roles: Sequence[str] | None = None,
-        leading_role: str | None = None,
-        readiness: Mapping[str, object] | None = None,
-        queue: str | None = None,
-        priority: str | int | None = None,
-        labels: Mapping[str, str] | None = None,
-        grace_period: timedelta | float | str | None = None,
-        max_restarts: int | str | None = None,
-        max_preemptions: int | str | None = None,
-        working_dir: str | None = None,
+        command: Sequence[str] | str | XComArg | None = None,
+        num_nodes: int | str | XComArg | None = None,
+        resources_per_node: Mapping[str, str | int | float] | XComArg | None = None,
+        image: str | XComArg | None = None,
+        env: Mapping[str, str] | XComArg | None = None,
+        runtime: str | XComArg | None = None,
+        roles: Sequence[Mapping[str, object]] | XComArg | None = None,
+        success_roles: Sequence[str] | XComArg | None = None,
+        leading_role: str | XComArg | None = None,
+        readiness: Mapping[str, object] | XComArg | None = None,
+        queue: str | XComArg | None = None,
+        priority: str | int | XComArg | None = None,
+        labels: Mapping[str, str] | XComArg | None = None,
+        grace_period: timedelta | float | str | XComArg | None = None,
+        max_restarts: int | str | XComArg | None = None,
+        max_preemptions: int | str | XComArg | None = None,
+        working_dir: str | XComArg | None = None,
         open_gate: bool = False,
         dispatch_conn_id: str = DEFAULT_CONNECTION_ID,
         cancel_on_kill: bool = True,
         worker_queue: str | None = None,
         **kwargs: Any,
     ) -> None:
-        job_queue, airflow_queue = split_queues(queue, worker_queue)
+        given = locals()
+        given["queue"], airflow_queue = split_queues(queue, worker_queue)
         super().__init__(**airflow_queue, **kwargs)
-        spec = arguments.keep_given(
-            command=command,
-            num_nodes=num_nodes,
-            resources_per_node=resources_per_node,
-            image=image,
-            env=env,
-            runtime=runtime,
-            roles=roles,
-            success_roles=success_roles,
-            leading_role=leading_role,
-            readiness=readiness,
-            queue=job_queue,
-            priority=priority,
-            labels=labels,
-            grace_period=grace_period,
-            max_restarts=max_restarts,
-            max_preemptions=max_preemptions,
-            working_dir=working_dir,
-        )
+        spec = arguments.pick_given(given, arguments.SPEC_ARGUMENTS)
         self._keep(
             dispatch_conn_id=dispatch_conn_id,
             spec=spec,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from airflow_provider_dispatch.core.decision import Supervision
 from airflow_provider_dispatch.core.identity import build_task_job_id
@@ -52,7 +53,7 @@ class Stage:
             narrator=self.lines.append,
             started=self.started,
             cleared_try=self.cleared_try,
-            deadline=self.execution_timeout and self.started + self.execution_timeout,
+            deadline=None if self.execution_timeout is None else self.started + self.execution_timeout,
             patience=self.patience,
             clock=self.now,
             sleeper=self.sleep,
@@ -68,7 +69,7 @@ class Stage:
         self.world.advance(timedelta(seconds=seconds))
         await asyncio.sleep(0)
 
-    def keeper(self, **options: object) -> Keeper:
+    def keeper(self, **options: Any) -> Keeper:
         """The keeper of this leg."""
         return Keeper(self.adapter, JOB, self.leg, **options)
 
@@ -77,11 +78,11 @@ class Stage:
         claim = Claim(self.owner, spec, self.cleared_try)
         return run(self.keeper().begin(claim, supervision or Supervision()))
 
-    def keep(self, **options: object) -> Kept:
+    def keep(self, **options: Any) -> Kept:
         """Look after it for a leg."""
         return run(self.keeper(**options).keep())
 
-    def retry(self, owner: Owner = SECOND, **changes: object) -> Stage:
+    def retry(self, owner: Owner = SECOND, **changes: Any) -> Stage:
         """The same world, seen by a later try."""
         return replace(self, owner=owner, lines=[], **changes)
 

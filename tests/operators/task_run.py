@@ -11,6 +11,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
@@ -77,7 +78,7 @@ class Airflow:
         return httpx.Response(200, json={"ok": True})
 
     def _start_answer(self) -> dict[str, object]:
-        run = {
+        run: dict[str, object] = {
             "dag_id": "d",
             "run_id": RUN_ID,
             "logical_date": NOW,
@@ -141,7 +142,7 @@ class Leg:
         return self.done.msg
 
     @property
-    def trigger_kwargs(self) -> dict[str, object]:
+    def trigger_kwargs(self) -> dict[str, Any]:
         """Arguments of the trigger."""
         return self.deferral.trigger_kwargs
 

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_dispatch.core.clocks import Clock
 from airflow_provider_dispatch.core.decision import OnTimeout, OnUnfittable
+from airflow_provider_dispatch.core.job_spec import FLAT_ROLE_FIELDS, JobSpec
 from airflow_provider_dispatch.core.recovery import DEFAULT_POLICY, Recovery, RecoveryPolicy, RecoveryRule
 from airflow_provider_dispatch.core.state import Cause
 from airflow_provider_dispatch.exceptions import SpecError
@@ -147,6 +148,12 @@ def test_what_is_a_template_or_anothers_result_is_left_to_the_run() -> None:
 
     assert train.upstream_task_ids == {"number"}
     assert hold.names == {"job_id": "{{ params.id }}"}
+
+
+def test_every_field_of_a_spec_is_an_argument() -> None:
+    fields = {arguments.FIELD_OF_ARGUMENT.get(name, name) for name in arguments.SPEC_ARGUMENTS}
+
+    assert fields == {*JobSpec.model_fields, *FLAT_ROLE_FIELDS}
 
 
 def test_arguments_become_a_spec() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,12 @@ def training(spec: JobSpec | None = None, patience: timedelta | None = None) -> 
     return stage
 
 
-def do(stage: Stage, doing: Errand, items: list[Item], **options: object) -> Item | None:
+def do(stage: Stage, doing: Errand, items: list[Item], **options: Any) -> Item | None:
     return run(Round(stage.adapter, doing, stage.leg, **options).run(items))
+
+
+def result_of(item: Item) -> Any:
+    return item.result
 
 
 def state_of(stage: Stage) -> State:
@@ -100,7 +105,7 @@ def test_a_release_does_not_wait_while_others_hold() -> None:
 
     do(stage, ReleaseErrand(stage.leg, "d/r/", goal=Goal.RUNNING), [item])
 
-    assert [hold["key"] for hold in item.result] == ["someone"]
+    assert [hold["key"] for hold in result_of(item)] == ["someone"]
     assert state_of(stage) is State.HELD
 
 
@@ -121,8 +126,8 @@ def test_a_worker_waits_until_all_is_gone() -> None:
     do(stage, StopErrand(stage.leg, "enough"), [item])
 
     assert (item.is_done, item.error, state_of(stage)) == (True, "", State.GONE)
-    assert [found["object"] for found in item.result["stopped"]] == ["submission 1"]
-    assert item.result["alive"] == []
+    assert [found["object"] for found in result_of(item)["stopped"]] == ["submission 1"]
+    assert result_of(item)["alive"] == []
 
 
 def test_a_stop_can_be_left_to_itself() -> None:
@@ -131,7 +136,7 @@ def test_a_stop_can_be_left_to_itself() -> None:
 
     do(stage, StopErrand(stage.leg, "enough", is_waiting=False), [item])
 
-    assert (item.is_done, len(item.result["alive"]), state_of(stage)) == (True, 1, State.STOPPING)
+    assert (item.is_done, len(result_of(item)["alive"]), state_of(stage)) == (True, 1, State.STOPPING)
 
 
 def test_a_stop_gives_up_with_its_report() -> None:
@@ -141,7 +146,7 @@ def test_a_stop_gives_up_with_its_report() -> None:
     do(stage, StopErrand(stage.leg, "enough"), [item], give_up_at=stage.now() + timedelta(minutes=1))
 
     assert "time is over" in item.error
-    assert len(item.result["alive"]) == 1
+    assert len(result_of(item)["alive"]) == 1
 
 
 def test_one_failure_does_not_stop_the_rest() -> None:
@@ -167,6 +172,18 @@ def test_a_job_nobody_has_heard_of() -> None:
     assert "unknown_timeout" in late.error
     assert "nobody has heard of it" in refused.error
     assert (ignored.is_done, ignored.result) == (True, None)
+
+
+def test_a_worker_gives_up_with_the_task_that_never_started_a_job() -> None:
+    stage = Stage(patience=None)
+    item = Item("train", JOB, starter=["d", "r", "train", -1])
+
+    async def probe() -> str:
+        return "upstream_failed"
+
+    do(stage, HoldErrand(stage.leg, REQUEST), [item], build_probe=lambda _: probe)
+
+    assert "ended without" in item.error
 
 
 def test_the_execution_timeout_ends_waiting_too() -> None:

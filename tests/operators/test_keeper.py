@@ -92,8 +92,10 @@ def test_a_failed_job_raises_its_cause(patience: timedelta | None) -> None:
     with pytest.raises(JobExitedError, match="exited with code 3") as caught:
         stage.keep()
 
-    assert caught.value.diagnosis.cause is Cause.EXITED
-    assert caught.value.observation.state is State.FAILED
+    found, seen = caught.value.diagnosis, caught.value.observation
+    assert found is not None
+    assert seen is not None
+    assert (found.cause, seen.state) == (Cause.EXITED, State.FAILED)
 
 
 @IN_WORKER_AND_DEFERRED

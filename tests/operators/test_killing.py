@@ -113,4 +113,6 @@ def test_the_operator_asks_airflow(
 def test_a_kill_before_anything_was_done_does_nothing(connection: str) -> None:
     task = DispatchStartJobOperator(task_id="train", command=["run"], dispatch_conn_id=connection)
 
-    assert task.on_kill() is None
+    task.on_kill()
+
+    assert task._leg is None

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.configuration import conf
 
-from airflow_provider_dispatch.core.identity import build_task_job_id
+from airflow_provider_dispatch.core.identity import JobID, build_task_job_id
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.exceptions import JobExitedError, JobStoppedError, SpecError
 from airflow_provider_dispatch.operators.errand import SomeJobsFailedError
@@ -60,7 +60,7 @@ def returned(airflow: Airflow, task_id: str):
     return airflow.xcoms[task_id, -1, "return_value"]
 
 
-def state_of(world: FakeBackend, job: str = TRAIN, submission: int = 1) -> State:
+def state_of(world: FakeBackend, job: JobID = TRAIN, submission: int = 1) -> State:
     from airflow_provider_dispatch.adapters.local.lifecycle.derive import derive_observation
 
     key = (job, submission)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ FORMER = replace(OURS, try_number=1, instance_id="0001")
 LIVE = sorted(set(State) - {State.SUCCEEDED, State.FAILED, State.GONE, State.STOPPING})
 
 
-def submitted(owner: Owner = FORMER, spec: JobSpec = SPEC, number: int = 1, **supervision: object) -> SubmissionRecord:
+def submitted(owner: Owner = FORMER, spec: JobSpec = SPEC, number: int = 1, **supervision: Any) -> SubmissionRecord:
     ref = JobRef(JOB, number, "fake", "here")
     return SubmissionRecord(ref, State.RUNNING, spec, owner, Supervision(**supervision))
 
