@@ -50,7 +50,7 @@ def derive_observation(
     :param position: in its queue, counted from 1; None when not waiting or not known.
     """
     state = derive_submission_state(submission, status)
-    execution, roles = status.execution, submission.request.spec.roles
+    execution = status.execution
     cause, detail = _derive_cause(submission, status, state)
     return Observation(
         state=state,
@@ -63,16 +63,20 @@ def derive_observation(
         gates=Gates(is_open=submission.opened_at is not None),
         holds=submission.holds.active if status.end is None else (),
         pending=_derive_pending(submission, status, state, position),
-        ranks=tuple(_count_ranks(role.name, role.nodes, execution) for role in roles),
-        waiting_role=derive_waiting_role(roles, execution.progress())
-        if execution is not None and state is State.STARTING
-        else None,
+        ranks=tuple(_count_ranks(role.name, role.nodes, execution) for role in submission.request.spec.roles),
+        waiting_role=_derive_waiting_role(submission, execution) if state is State.STARTING else None,
         failed_rank=status.failed_rank,
         last_lines=status.last_lines,
         clocks=advance_clocks(status.clocks, state, now),
         result=status.result,
         observed_at=now,
     )
+
+
+def _derive_waiting_role(submission: Submission, execution: Execution | None) -> str | None:
+    # The only role of a job is no news: everybody knows whom it waits for.
+    roles = submission.request.spec.roles
+    return derive_waiting_role(roles, execution.progress()) if execution is not None and len(roles) > 1 else None
 
 
 def _derive_cause(submission: Submission, status: Status, state: State) -> tuple[Cause | None, str]:

@@ -38,6 +38,7 @@ def take_intent(turn: Turn, before: Submission | None) -> None:
 def remove_if_stopped(turn: Turn) -> None:
     """Delete a submission that somebody stopped, once nothing of it can run."""
     if turn.submission.stop is not None and turn.execution is None:
+        turn.is_removed = True
         turn.effects.append(messages.RemoveSubmission(turn.submission.key))
         turn.note("stopped", f"stopped: {turn.submission.stop.reason}")
 
@@ -93,13 +94,11 @@ def take_gone(turn: Turn, lost: messages.ExecutionLost | None = None) -> None:
 
     :param lost: nobody saw how it ended.
     """
-    execution = turn.execution
-    if execution is None:
-        return
+    execution = turn.live
     turn.change(execution=None)
     match execution.ending:
         case Ending.RESTART if lost is None:
-            _restart(turn)
+            _restart(turn, execution.identity)
         case Ending.PREEMPTION:
             _take_preempted(turn)
         case None | Ending.RESTART:
@@ -144,21 +143,18 @@ def _begin_execution(turn: Turn, identity: Identity) -> None:
 
 
 def _spawn_startable(turn: Turn) -> None:
-    execution = turn.execution
-    if execution is None or execution.ending is not None:
+    execution = turn.live
+    if execution.ending is not None:
         return
-    asked = {effect.role for effect in turn.effects if isinstance(effect, messages.SpawnRole)}
     for role in decide_startable(turn.submission.request.spec.roles, execution.progress()):
-        if role not in asked and role not in execution.spawned:
+        if role not in execution.spawned:
             turn.effects.append(messages.SpawnRole(turn.submission.key, execution.identity, role))
             execution = replace(execution, spawned=(*execution.spawned, role))
     turn.change(execution=execution)
 
 
 def _change_rank(turn: Turn, role: str, rank: int, **changes: object) -> None:
-    execution = turn.execution
-    if execution is None:
-        return
+    execution = turn.live
     old = next(found for found in execution.ranks if (found.role, found.rank) == (role, rank))
     changed = replace(old, **changes)  # type: ignore[arg-type]  # the fields' types differ
     turn.change(execution=execution.with_rank(changed))
@@ -172,8 +168,7 @@ def _take_good_exit(turn: Turn, exited: messages.RankExited) -> None:
             proof = Evidence(f"rank 0 of {exited.role}", "result", exited.result_error, turn.now)
             _fail(turn, Cause.MISCONFIGURED, exited.result_error, evidence=(proof,))
             return
-    execution = turn.execution
-    progress = execution.progress() if execution is not None else {}
+    progress = turn.live.progress()
     if all(progress[role].is_complete for role in spec.required_roles):
         _succeed(turn)
     elif _is_dependency_lost(turn):
@@ -197,10 +192,7 @@ def _take_bad_exit(turn: Turn, exited: messages.RankExited) -> None:
 
 
 def _is_dependency_lost(turn: Turn) -> bool:
-    execution = turn.execution
-    if execution is None:
-        return False
-    dead = {rank.role for rank in execution.ranks if rank.has_exited and not rank.is_ready}
+    dead = {rank.role for rank in turn.live.ranks if rank.has_exited and not rank.is_ready}
     roles = turn.submission.request.spec.roles
     return any(after.role in dead and after.when == "ready" for role in roles for after in role.after)
 
@@ -223,10 +215,8 @@ def _fail(turn: Turn, cause: Cause, detail: str, *, evidence: tuple[Evidence, ..
     turn.end_execution(Ending.FAILURE)
 
 
-def _restart(turn: Turn) -> None:
-    last = turn.status.identity
-    if last is None or not turn.submission.is_wanted:
-        return
+def _restart(turn: Turn, last: Identity) -> None:
+    # Whoever holds or stops a job meanwhile outweighs the restart, so the job is wanted here.
     turn.change(restarts=turn.status.restarts + 1)
     _begin_execution(turn, next_execution(last, j=turn.status.restarts, admitted=False))
 

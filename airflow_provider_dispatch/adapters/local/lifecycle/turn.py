@@ -30,10 +30,17 @@ class Turn:
     before: State | None
     effects: list[Effect] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    is_removed: bool = False
 
     @property
     def execution(self) -> Execution | None:
         """The execution whose processes may exist."""
+        return self.status.execution
+
+    @property
+    def live(self) -> Execution:
+        """The same where there must be one: process inputs reach a turn only while their execution stands."""
+        assert self.status.execution is not None
         return self.status.execution
 
     @property
@@ -63,6 +70,6 @@ class Turn:
         """Move the clocks and note the new state, if it is one."""
         state = self.state
         self.change(clocks=advance_clocks(self.status.clocks, state, self.now))
-        if state is not self.before:
+        if state is not self.before and not self.is_removed:
             observation = derive_observation(self.submission, self.status, self.now)
             self.note(state.value, describe(observation, self.now))
