@@ -84,6 +84,7 @@ def test_within_a_queue_the_higher_priority_goes_first_then_the_longer_wait(make
         for done, following in ((running, first), (first, second), (second, low)):
             await at.tell(done, "exit 0")
             await at.reach(following, State.RUNNING)
+        assert [at.epochs(ref.job)[:1] for ref in (first, second)] == [[1_000_001]] * 2
 
     make_stage({"q": {"cpu": 1}}).play(scenario)
 

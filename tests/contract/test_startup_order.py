@@ -39,6 +39,9 @@ def test_the_leader_is_ready_before_a_worker_exists_also_after_a_restart_and_a_r
         await at.reach(ref, State.HELD)
         await at.adapter.release(ref, hold, deadline=soon())
         await bring_up(at, ref, 3)
+        seen = await at.adapter.inspect(ref)
+        assert seen.execution is not None
+        assert (seen.execution.a, seen.execution.j, seen.execution.r) == (2, 1, 3)
 
     stage.play(scenario)
 
