@@ -102,9 +102,11 @@ class _Pass:
         self._book.restore(self._state.reservations, candidates)
 
     def _settle_reserved(self) -> bool:
-        """Redeem one reservation, or turn one into a preemption. True if there was one."""
+        """Take one step with a reservation: redeem it, or turn it into a preemption. True if there was one to take."""
         for entry in self._book.entries:
             job, demand, reservation = entry.job, entry.demand, entry.reservation
+            if self._let_pass(entry):
+                return True
             view = self._book.build_view(job.key)
             room = view.fit(job.queue, demand)
             if room is None and view.has_room(job.queue, reservation.room):
@@ -117,14 +119,35 @@ class _Pass:
                 return True
         return False
 
+    def _let_pass(self, entry: Entry) -> bool:
+        """Let somebody of the queue who has a higher priority go first, with the room of the reservation if need be.
+
+        Else the holder would be started now and ended for that somebody in the next pass.
+        """
+        for group in self._groups:
+            if group.queue != entry.job.queue or group.jobs[0].priority <= entry.job.priority:
+                continue
+            rival = next((job for job in group.jobs if self._is_free(job)), None)
+            if rival is None or (group.queue, group.demand) in self._hopeless:
+                continue
+            if self._try_start(rival, group.demand):
+                return True
+            self._book.drop(entry.job.key)
+            if self._try_start(rival, group.demand):
+                return True
+            self._book.reserve(entry.job, entry.demand, entry.reservation)
+        return False
+
+    def _is_free(self, job: WaitingJob) -> bool:
+        return job.key not in self._admit and not self._book.has_entry(job.key)
+
     def _build_lines(self) -> dict[str, Line]:
         """Everybody who may start now and has no reservation, by queue."""
-        leaving_out = {*self._admit, *(entry.job.key for entry in self._book.entries)}
         by_queue: dict[str, list[Group]] = defaultdict(list)
         for group in self._groups:
             if (group.queue, group.demand) not in self._hopeless:
                 by_queue[group.queue].append(group)
-        lines = {queue: Line(groups, leaving_out=leaving_out) for queue, groups in by_queue.items()}
+        lines = {queue: Line(groups, stands=self._is_free) for queue, groups in by_queue.items()}
         return {queue: line for queue, line in lines.items() if line}
 
     def _walk(self, lines: dict[str, Line]) -> Heads:
@@ -149,16 +172,20 @@ class _Pass:
 
     def _take_turn(self, line: Line, heads: Heads) -> None:
         job, demand = line.head, line.demand
-        room = self._book.taken.fit(job.queue, demand)
-        if room is not None:
-            self._start(job, room)
-            line.advance()
-        elif self._try_preemption(job, demand, since=self._now):
+        if self._try_start(job, demand):
             line.advance()
         else:
             # Nothing gets free in a pass: who asks for the same behind it, at this or a lower priority, fails as well.
             heads.setdefault(job.queue, (job, demand))
             line.skip_demand()
+
+    def _try_start(self, job: WaitingJob, demand: Demand) -> bool:
+        """Give it room now, or that of its victims when they are gone."""
+        room = self._book.taken.fit(job.queue, demand)
+        if room is not None:
+            self._start(job, room)
+            return True
+        return self._try_preemption(job, demand, since=self._now)
 
     def _start(self, job: WaitingJob, room: Placement) -> None:
         self._admit[job.key] = room

@@ -78,6 +78,10 @@ class ReservationBook:
         """Somebody who had waited too long has room set aside; the next must wait for that one to start."""
         return any(not entry.reservation.is_for_preemption for entry in self._entries.values())
 
+    def has_entry(self, key: JobKey) -> bool:
+        """The job has room set aside."""
+        return key in self._entries
+
     def find_promisable_room(self, job: WaitingJob, demand: Demand) -> Placement | None:
         """Room that is promised to nobody yet, whoever uses it at present."""
         return self._promised.fit(job.queue, demand)

@@ -7,7 +7,7 @@ Admission walks the lines; :func:`positions` tells people where their job stands
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
@@ -28,14 +28,14 @@ class Group:
 class Line:
     """What still waits in one queue, to be taken from the front.
 
-    :param leaving_out: keys of jobs that don't stand in it.
+    :param stands: whether a job stands in it at all.
     """
 
-    def __init__(self, groups: Iterable[Group], *, leaving_out: Container[JobKey] = ()) -> None:
-        self._leaving_out = leaving_out
+    def __init__(self, groups: Iterable[Group], *, stands: Callable[[WaitingJob], bool]) -> None:
+        self._stands = stands
         self._fronts: list[tuple[tuple[int, float, JobKey], int, Group]] = []
         for group in groups:
-            self._stand(group, 0)
+            self._place(group, 0)
 
     def __bool__(self) -> bool:
         return bool(self._fronts)
@@ -54,7 +54,7 @@ class Line:
     def advance(self) -> None:
         """Take the first job out."""
         _, index, group = heappop(self._fronts)
-        self._stand(group, index + 1)
+        self._place(group, index + 1)
 
     def skip_demand(self) -> None:
         """Take out all jobs that ask for the same as the first."""
@@ -62,10 +62,10 @@ class Line:
         self._fronts = [front for front in self._fronts if front[2].demand is not demand]
         heapify(self._fronts)
 
-    def _stand(self, group: Group, start: int) -> None:
+    def _place(self, group: Group, start: int) -> None:
         for index in range(start, len(group.jobs)):
             job = group.jobs[index]
-            if job.key not in self._leaving_out:
+            if self._stands(job):
                 # Keys are unique, so two fronts never tie and groups are never compared.
                 heappush(self._fronts, ((-job.priority, job.queued_since, job.key), index, group))
                 return

@@ -82,7 +82,7 @@ def test_what_is_left_beside_the_reservation_is_given_out() -> None:
 
 def test_the_reservation_is_redeemed_before_anybody_else_is_looked_at() -> None:
     held = Reservation("gang", NOW - 9, room=ROOM)
-    first = waiting("first", ask(2, cpu=1000), priority=9, since=0)
+    first = waiting("first", ask(2, cpu=1000), queue="b", priority=9, since=0)
     plan = decide(GANG, first, placed("r", queue="b", cpu=1000), reservations=(held,))
     assert plan.admit == {"gang": ROOM}
     assert plan.reservations == (Reservation("first", NOW, room=(("host", {"cpu": 2000}),)),)
@@ -278,3 +278,57 @@ def test_several_holders_are_named_in_their_order() -> None:
         "late": Reason(ReasonCode.RESERVED, "needs 1 x 1 cpu on host, 0 free beside what is set aside for p1, gang"),
     }
     assert HOST.capacity == {"cpu": 5000}
+
+
+def test_a_higher_priority_of_the_same_queue_goes_before_the_holder() -> None:
+    """Else the holder would be started, and ended for the other one at once."""
+    held = Reservation("gang", NOW - 9, room=ROOM)
+    high = waiting("high", ask(1, cpu=5000), priority=1)
+    plan = decide(GANG, high, reservations=(held,), now=NOW - 1)
+    assert plan.admit == {"high": (("host", {"cpu": 5000}),)}
+    assert plan.reservations == ()
+    # Who has room beside what is set aside leaves it alone.
+    beside = waiting("beside", ask(1, cpu=1000), priority=1)
+    plan = decide(OLD, GANG, beside, nodes=[Node("host", {"cpu": 8000})], reservations=(held,), now=NOW - 1)
+    assert [*plan.admit] == ["beside", "gang"]
+    plan = decide(OLD, GANG, beside, nodes=[Node("host", {"cpu": 6000})], reservations=(held,))
+    assert [*plan.admit] == ["beside"]
+    # It waits longest still, so that what becomes free next is set aside for it again.
+    assert plan.reservations == (replace(held, since=NOW),)
+
+
+@pytest.mark.parametrize(
+    "rival",
+    [
+        pytest.param(waiting("rival", ask(1, cpu=2500), queue="c", priority=1, since=NOW), id="another queue"),
+        pytest.param(waiting("rival", ask(1, cpu=2500), priority=0), id="the same priority"),
+        pytest.param(waiting("rival", ask(1, cpu=6000), priority=1), id="hopeless"),
+        pytest.param(waiting("rival", ask(1, cpu=4500), priority=1), id="no room for it either"),
+    ],
+)
+def test_nobody_else_does(rival) -> None:
+    held = Reservation("gang", NOW - 9, room=ROOM)
+    jobs = (placed("r", queue="b", cpu=1000), GANG, rival)
+    plan = decide(*jobs, reservations=(held,))
+    assert plan.admit == {"gang": ROOM}
+
+
+def test_a_higher_priority_takes_over_what_victims_leave() -> None:
+    held = Reservation("high", NOW - 5, is_for_preemption=True, room=ROOM, victims=("v",))
+    jobs = (
+        ending(placed("v", cpu=4000)),
+        placed("low", cpu=1000, priority=-1),
+        waiting("high", ask(4, cpu=1000), priority=1),
+        waiting("higher", ask(1, cpu=1000), priority=2),
+    )
+    plan = decide(*jobs, reservations=(held,))
+    assert [(one.victim, one.preemptor) for one in plan.preempt] == [("low", "higher")]
+    assert [(one.key, one.victims) for one in plan.reservations] == [("high", ("v",)), ("higher", ("low",))]
+    gone = decide(*jobs[1:], reservations=(held,))
+    assert gone.admit == {"high": ROOM}
+    assert [(one.victim, one.preemptor) for one in gone.preempt] == [("low", "higher")]
+    higher = waiting("higher", ask(1, cpu=2000), priority=2)
+    gone = decide(jobs[2], higher, reservations=(held,))
+    assert gone.admit == {"higher": (("host", {"cpu": 2000}),)}
+    assert gone.reservations == ()
+    assert gone.reasons == {"high": Reason(ReasonCode.NODES, "needs 4 x 1 cpu on host, 3 free")}
