@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,8 @@ def real_airflow(repository: Path) -> Iterator[RealAirflow]:
     """Shared: a test triggers runs of its own, leaves the components running, and changes nothing of other tests."""
     with RealAirflow(None, DAGS_FOLDER, env=harness_environment(repository)) as airflow:
         yield airflow
-    assert is_nothing_left(airflow.home)
+        last = airflow.alive()
+    assert is_nothing_left(airflow.home, last)
 
 
 def harness_environment(repository: Path) -> dict[str, str]:
@@ -28,7 +29,11 @@ def harness_environment(repository: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")]))}
 
 
-def is_nothing_left(home: Path) -> bool:
-    """By the mark that all processes of a home carry, however far they have run from their parents."""
-    marked = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
-    return f"AIRFLOW_HOME={home} " not in marked
+def is_nothing_left(home: Path, pids: Sequence[int] = ()) -> bool:
+    """Neither of *pids* nor of what carries the mark of that home, however far it has run from its parents.
+
+    Some of Airflow's processes write their title over their environment, and with it over the mark: hence both.
+    """
+    rows = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+    running = {int(row.split(maxsplit=1)[0]) for row in rows.splitlines()}
+    return f"AIRFLOW_HOME={home} " not in rows and running.isdisjoint(pids)

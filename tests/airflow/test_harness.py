@@ -144,7 +144,8 @@ def test_nothing_is_left_however_the_caller_ends(ending, repository, tmp_path):
     )
     try:
         assert caller.stdout is not None
-        assert len(caller.stdout.readline().split()) > 4
+        started = [int(pid) for pid in caller.stdout.readline().split()]
+        assert len(started) > 4
         assert not is_nothing_left(tmp_path)
         match ending:
             case "kill -9":
@@ -156,7 +157,7 @@ def test_nothing_is_left_however_the_caller_ends(ending, repository, tmp_path):
         caller.kill()
         caller.communicate()
 
-    Waiter().wait_for(lambda: is_nothing_left(tmp_path), timeout_seconds=60, what="everything to end")
+    Waiter().wait_for(lambda: is_nothing_left(tmp_path, started), timeout_seconds=60, what="everything to end")
 
 
 def test_a_start_that_takes_too_long_leaves_nothing_not_even_its_temporary_home():
