@@ -78,13 +78,11 @@ def _fit_without(gone: Iterable[PlacedJob], job: WaitingJob, demand: Demand, tak
 
 def _take_until_fit(candidates: Sequence[PlacedJob], job: WaitingJob, demand: Demand, taken: Ledger) -> list[PlacedJob]:
     trial = taken.copy()
-    chosen: list[PlacedJob] = []
-    for other in candidates:
-        trial.add(other.queue, other.placement, times=-1)
-        chosen.append(other)
-        if trial.fit(job.queue, demand) is not None:
-            break
-    return chosen
+    count = 0
+    while count < len(candidates) and trial.fit(job.queue, demand) is None:
+        trial.add(candidates[count].queue, candidates[count].placement, times=-1)
+        count += 1
+    return list(candidates[:count])
 
 
 def _prune(chosen: list[PlacedJob], job: WaitingJob, demand: Demand, taken: Ledger) -> list[PlacedJob]:

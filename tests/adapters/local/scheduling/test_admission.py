@@ -250,7 +250,10 @@ def test_jobs_that_share_their_shapes_and_jobs_that_have_equal_ones_are_treated_
         jobs = (waiting(f"j{number}", shapes[number % len(shapes)], since=NOW + number) for number in range(count))
         return build_state(*jobs, nodes=[node])
 
-    expected = decide_admission(build([shared]), NOW)
+    one = waiting("j", shared)
+    jobs = (replace(one, key=f"j{number}", queued_since=NOW + number) for number in range(count))
+    expected = decide_admission(build_state(*jobs, nodes=[node]), NOW)
     assert len(expected.admit) == min(count, 3)
+    assert decide_admission(build([shared]), NOW) == expected
     assert decide_admission(build([replace(shared) for _ in range(count)]), NOW) == expected
     assert decide_admission(build([shared, reordered]), NOW) == expected

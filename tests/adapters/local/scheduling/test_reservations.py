@@ -249,10 +249,11 @@ def test_promises_are_redeemed_until_none_can_be() -> None:
     assert plan.reservations == ()
 
 
-def test_the_promised_room_is_taken_when_no_other_is_found() -> None:
-    nodes = (Node("big", {"cpu": 8}), Node("mid", {"cpu": 4}), Node("low", {"cpu": 2}))
-    job = waiting("job", ask(3, cpu=2), ask(2, cpu=4))
-    room = (("big", {"cpu": 8}), ("low", {"cpu": 2}), ("mid", {"cpu": 4}))
+def test_the_promised_room_is_taken_when_the_search_finds_no_other() -> None:
+    nodes = (Node("n1", {"cpu": 4}), Node("n2", {"cpu": 5}))
+    job = waiting("job", ask(1, cpu=2), ask(1, cpu=3), ask(1, cpu=3))
+    assert decide(job, nodes=nodes).reasons["job"].message.endswith("where the free pieces don't match")
+    room = (("n1", {"cpu": 3}), ("n2", {"cpu": 5}))
     held = Reservation("job", NOW - 9, room=room)
     assert decide(job, nodes=nodes, reservations=(held,)).admit == {"job": room}
 
