@@ -20,6 +20,7 @@ from airflow_provider_dispatch.core.records import StopReport
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.triggers.base import DispatchJobTrigger
 from airflow_provider_dispatch.triggers.job import DispatchJobFinishedTrigger, DispatchJobHeldTrigger
+from airflow_provider_dispatch.triggers.streaming import OutputPrinter
 from tests.triggers.world import CONNECTION_ID, JOB, OWNER, CountingAdapter, World, settle
 
 USER_ACTION = "__airflow_user_action__"
@@ -211,6 +212,20 @@ class HurriedSupervisor:
         return XComResult(key=message.key, value=None)
 
 
+async def settle_until(condition: Callable[[], bool]) -> None:
+    """A slow machine may cut reading into pieces."""
+    for _ in range(100):
+        await settle()
+        if condition():
+            return
+    raise AssertionError("it never came to that")
+
+
+def is_unsaved(trigger: DispatchJobTrigger) -> bool:
+    assert isinstance(trigger.output, OutputPrinter)
+    return trigger.output._saver._wanted is not None
+
+
 @pytest.mark.parametrize(("message", "gone_when_saved"), [(USER_ACTION, True), ("", False)])
 def test_nothing_is_asked_of_airflow_before_the_job_is_stopped(
     world: World, message: str, *, gone_when_saved: bool
@@ -226,10 +241,11 @@ def test_nothing_is_asked_of_airflow_before_the_job_is_stopped(
         running = asyncio.ensure_future(run_as_triggerer(trigger))
         await settle()
         world.print_lines(ref, "one")
-        await settle()
-        saved_while_running = len(supervisor.saves)
+        await settle_until(lambda: bool(supervisor.saves))
         world.print_lines(ref, "two")
-        await settle()
+        await world.advance(timedelta(seconds=1))
+        await settle_until(lambda: is_unsaved(trigger))
+        saved_while_running = len(supervisor.saves)
         running.cancel(message)
         await settle()
         await asyncio.wait([running], timeout=5)
