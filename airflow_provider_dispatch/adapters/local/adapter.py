@@ -338,7 +338,8 @@ def _check_place(connection: sqlite3.Connection, target: Target) -> str:
 
 
 def _has_changed(before: Observation, now: Observation) -> bool:
-    return replace(before, observed_at=None) != replace(now, observed_at=None)
+    # A clock moves with a state. Until the agent has seen the job, it is read anew each time.
+    return before != replace(now, observed_at=before.observed_at, clocks=before.clocks)
 
 
 def _find_orphans(view: JobView) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent with real processes: a job's life, sudden deaths, two at once, retirement, and what its ranks get to see."""
+"""The agent with real processes: a job's life, sudden deaths, two at once, retirement, what its ranks get to see."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sqlite3
 import stat
 import threading
@@ -22,19 +23,27 @@ from airflow_provider_dispatch.adapters.local.agent.node import fetch_node
 from airflow_provider_dispatch.adapters.local.doorbell import Doorbell, is_agent_listening, ring
 from airflow_provider_dispatch.adapters.local.launching import ensure_agent
 from airflow_provider_dispatch.adapters.local.processes import find_attempts
+from airflow_provider_dispatch.adapters.local.shim.descent import fetch_entry, fetch_environment
 from airflow_provider_dispatch.adapters.protocol import OutputRequest
 from airflow_provider_dispatch.core.identity import Identity
-from airflow_provider_dispatch.core.job_spec import JobSpec, Readiness, RoleSpec
+from airflow_provider_dispatch.core.job_spec import After, JobSpec, Readiness, RoleSpec
+from airflow_provider_dispatch.core.observation import FailedRank
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import RefusedError, UnavailableError
-from tests.adapters.local.world import WAIT, World, end_process, new_job, python_job, soon, wait_for_end
+from tests.adapters.local.world import WAIT, World, end_process, epoch_of, new_job, python_job, soon, wait_for_end
+
+
+def _find_parent(pid: int) -> int:
+    entry = fetch_entry(pid)
+    assert entry is not None
+    return entry.parent
 
 
 async def read_all(world: World, ref, **request) -> list[str]:
     return [line.text async for line in world.adapter.output(ref, OutputRequest(**request))]
 
 
-def test_a_job_of_two_ranks_lives_from_the_gate_to_the_stop(world) -> None:
+def test_a_job_of_two_ranks_lives_from_the_gate_to_the_stop(shared_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.start(python_job(WAIT, nodes=2, resources={"cpu": "100m"}))
         assert (await at.adapter.inspect(ref)).state is State.GATED
@@ -46,7 +55,7 @@ def test_a_job_of_two_ranks_lives_from_the_gate_to_the_stop(world) -> None:
         assert find_attempts(ref.job) == []
         assert await at.adapter.release(ref, hold, deadline=soon()) == ()
         second = await at.reach(ref, State.RUNNING)
-        assert [seen.execution.epoch for seen in (first, second)] == [1_000_001, 1_000_002]
+        assert [epoch_of(first), epoch_of(second)] == [1_000_001, 1_000_002]
         report = await at.adapter.stop(ref.job, reason="enough", deadline=soon())
         assert report.is_complete
         assert {found.object for found in report.stopped} == {
@@ -58,12 +67,11 @@ def test_a_job_of_two_ranks_lives_from_the_gate_to_the_stop(world) -> None:
         gone = await at.adapter.inspect(ref)
         assert (gone.state, gone.cause, gone.detail) == (State.GONE, Cause.STOPPED, "enough")
         kinds = [event.kind for event in await at.adapter.events(ref)]
-        assert [kind for kind in kinds if kind in ("submitted", "opened", "admitted", "hold", "release", "stopped")] == [
-            "submitted", "opened", "admitted", "hold", "release", "admitted", "stopped",
-        ]  # fmt: skip
+        told = ["submitted", "opened", "admitted", "hold", "release", "admitted", "stopped"]
+        assert [kind for kind in kinds if kind in told] == told
         assert find_attempts(ref.job) == []
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
 # -- sudden deaths -----------------------------------------------------------------------------------------------------
@@ -77,7 +85,7 @@ def test_when_the_agent_is_killed_its_ranks_die_and_the_job_is_lost_then_goes_on
         assert (lost.state, lost.cause) == (State.FAILED, Cause.NODE_LOST)
         assert find_attempts(ref.job) == []
         again = await at.run(python_job(WAIT, nodes=2), job=ref.job, submission=2)
-        assert (await at.adapter.inspect(again)).execution.epoch == 2_000_001
+        assert epoch_of(await at.adapter.inspect(again)) == 2_000_001
 
     world.play(scenario)
 
@@ -86,9 +94,9 @@ def test_when_agent_and_shim_are_killed_the_orphans_are_found_before_the_job_is_
     async def scenario(at: World) -> None:
         ref = await at.run(python_job("import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"))
         (rank,) = find_attempts(ref.job)
-        shim = int(Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        shim = _find_parent(rank.pid)
         orphan = os.pidfd_open(rank.pid)
-        os.kill(at.find_agent(), signal.SIGSTOP)
+        os.kill(at.agent, signal.SIGSTOP)
         os.kill(shim, signal.SIGKILL)
         at.end_agent()
         seen = await at.reach(ref, State.FAILED)
@@ -98,18 +106,18 @@ def test_when_agent_and_shim_are_killed_the_orphans_are_found_before_the_job_is_
     world.play(scenario)
 
 
-def test_when_a_shim_is_killed_its_execution_is_lost_and_nothing_else(world) -> None:
+def test_when_a_shim_is_killed_its_execution_is_lost_and_nothing_else(shared_world) -> None:
     async def scenario(at: World) -> None:
         other = await at.run(python_job(WAIT))
         ref = await at.run(python_job(WAIT))
         (rank,) = find_attempts(ref.job)
-        end_process(int(Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1]))
+        end_process(_find_parent(rank.pid))
         seen = await at.reach(ref, State.FAILED)
         assert seen.cause is Cause.NODE_LOST
         assert "supervisor" in seen.detail
         assert (await at.adapter.inspect(other)).state is State.RUNNING
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
 def test_a_watch_alone_finds_a_dead_agent_and_hears_that_the_job_is_lost(world) -> None:
@@ -127,36 +135,33 @@ def test_a_watch_alone_finds_a_dead_agent_and_hears_that_the_job_is_lost(world) 
     world.play(scenario)
 
 
-def test_a_rank_that_is_killed_is_named_with_its_signal(world) -> None:
+def test_a_rank_that_is_killed_is_named_with_its_signal(shared_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.run(python_job(WAIT, nodes=2))
-        pids = {Path(f"/proc/{found.pid}/environ").read_bytes().split(b"DISPATCH_RANK=")[1][:1]: found.pid
-                for found in find_attempts(ref.job)}  # fmt: skip
+        pids = {fetch_environment(found.pid)[b"DISPATCH_RANK"]: found.pid for found in find_attempts(ref.job)}
         os.kill(pids[b"1"], signal.SIGKILL)
         seen = await at.reach(ref, State.FAILED)
-        assert (seen.cause, seen.failed_rank.rank, seen.failed_rank.signal) == (Cause.EXITED, 1, 9)
+        assert (seen.cause, seen.failed_rank) == (Cause.EXITED, FailedRank("node", 1, signal=9))
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
 # -- one agent, when it is needed --------------------------------------------------------------------------------------
 
 
 def test_of_many_agents_started_at_once_one_stays(world) -> None:
-    failures: list[BaseException] = []
+    launched: list[bool] = []
 
     def launch() -> None:
-        try:
-            ensure_agent(world.settings, 30)
-        except BaseException as error:
-            failures.append(error)
+        ensure_agent(world.settings, 30)
+        launched.append(True)
 
     threads = [threading.Thread(target=launch) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert failures == []
+    assert launched == [True] * 4
     assert is_agent_listening(world.layout)
     agents = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _serves(entry, world)]
     for entry in agents:
@@ -173,20 +178,18 @@ def _serves(entry: Path, world: World) -> bool:
         return False
 
 
-def test_an_agent_without_work_leaves_and_the_next_call_starts_another(tmp_path) -> None:
-    at = World(tmp_path / "dispatch", retire_after_seconds=0.2)
-
+def test_an_agent_without_work_leaves_and_the_next_call_starts_another(make_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.start(python_job(WAIT))
-        leaving = os.pidfd_open(at.find_agent())
+        leaving = os.pidfd_open(at.agent)
         await asyncio.to_thread(wait_for_end, leaving)
         assert not is_agent_listening(at.layout)
         assert (await at.adapter.inspect(ref)).state is State.GATED
         assert not is_agent_listening(at.layout)
         await at.adapter.open(ref, deadline=soon())
-        assert (await at.reach(ref, State.RUNNING)).execution.epoch == 1_000_001
+        assert epoch_of(await at.reach(ref, State.RUNNING)) == 1_000_001
 
-    at.play(scenario)
+    make_world(retire_after_seconds=0.2).play(scenario)
 
 
 def test_an_agent_that_cannot_begin_says_why(world) -> None:
@@ -219,7 +222,7 @@ def test_a_terminated_agent_ends_with_its_ranks(world) -> None:
 def test_an_agent_whose_tables_change_under_it_ends_its_ranks_and_leaves(world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.run(python_job(WAIT))
-        leaving = os.pidfd_open(at.find_agent())
+        leaving = os.pidfd_open(at.agent)
         with contextlib.closing(sqlite3.connect(at.layout.database)) as other:
             other.execute("PRAGMA user_version = 99")
         ring(at.layout)
@@ -251,21 +254,21 @@ def test_while_the_store_cannot_be_written_the_agent_waits_and_then_goes_on(worl
     world.play(scenario)
 
 
-def test_a_hold_that_was_released_before_the_agent_looked_ends_the_execution_all_the_same(world) -> None:
+def test_a_hold_that_was_released_before_the_agent_looked_ends_the_execution_all_the_same(shared_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.run(python_job(WAIT))
-        os.kill(at.find_agent(), signal.SIGSTOP)
+        os.kill(at.agent, signal.SIGSTOP)
         hold = await at.adapter.hold(ref, at.hold_request(), deadline=soon())
         await at.adapter.release(ref, hold, deadline=soon())
         assert (await at.adapter.inspect(ref)).state is State.QUEUED
-        os.kill(at.find_agent(), signal.SIGCONT)
+        os.kill(at.agent, signal.SIGCONT)
         seen = await at.until(ref, lambda o: o.state is State.RUNNING and o.executions == 2)
-        assert seen.execution.epoch == 1_000_002
+        assert epoch_of(seen) == 1_000_002
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
-def test_a_hold_ends_by_itself_and_a_pause_too(world) -> None:
+def test_a_hold_ends_by_itself_and_a_pause_too(shared_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.start(python_job(WAIT))
         until = datetime.now(UTC) + timedelta(seconds=1)
@@ -279,7 +282,7 @@ def test_a_hold_ends_by_itself_and_a_pause_too(world) -> None:
         assert datetime.now(UTC) >= paused_until
         assert (await at.adapter.inspect(paused)).state is State.RUNNING
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
 def test_new_queues_count_at_the_next_ring(world) -> None:
@@ -289,8 +292,9 @@ def test_new_queues_count_at_the_next_ring(world) -> None:
         running = await at.run(python_job(WAIT, queue="a", resources={"cpu": "1"}))
         waiting = await at.start(python_job(WAIT, queue="a", resources={"cpu": "1"}))
         await at.adapter.open(waiting, deadline=soon())
-        seen = await at.until(waiting, lambda o: o.pending is not None and "cpu" in o.pending.message)
-        assert seen.pending.position == 1
+        await at.until(
+            waiting, lambda o: o.pending is not None and (o.pending.code, o.pending.position) == ("quota", 1)
+        )
         at.layout.queues.write_text('[queues.a]\nquota = {cpu = "2"}\n')
         ring(at.layout)
         await at.reach(waiting, State.RUNNING)
@@ -301,7 +305,10 @@ def test_new_queues_count_at_the_next_ring(world) -> None:
 
 # -- what ranks get and leave ------------------------------------------------------------------------------------------
 
-TELL = "import json, os; json.dump([dict(os.environ), os.getcwd()], open(os.environ['DISPATCH_STATE_DIR'] + '/told-' + os.environ['DISPATCH_RANK'], 'w'))"
+TELL = (
+    "import json, os; told = [dict(os.environ), os.getcwd()];"
+    " json.dump(told, open(os.environ['DISPATCH_STATE_DIR'] + '/told-' + os.environ['DISPATCH_RANK'], 'w'))"
+)
 
 
 def test_a_rank_sees_who_it_is_and_no_secret_of_whoever_started_the_agent(world, monkeypatch) -> None:
@@ -317,7 +324,7 @@ def test_a_rank_sees_who_it_is_and_no_secret_of_whoever_started_the_agent(world,
         state = at.layout.state_dir(ref.job)
         (own, folder), (other, _) = (json.loads((state / f"told-{rank}").read_text()) for rank in (0, 1))
         assert "hush" not in str(own)
-        assert "hush" not in Path(f"/proc/{at.find_agent()}/environ").read_text()
+        assert b"hush" not in b"".join(fetch_environment(at.agent).values())
         assert folder == str(state)
         allowed = {"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH"}
         assert {name for name in own if not name.startswith(("DISPATCH_", "PET_", "LC_"))} - allowed == {
@@ -326,7 +333,12 @@ def test_a_rank_sees_who_it_is_and_no_secret_of_whoever_started_the_agent(world,
         assert own["LC_TIME"] == "C"
         assert (own["MASTER_PORT"], own["OWN"]) == ("7", "1")
         assert own["DISPATCH_ATTEMPT"] == f"{ref.job}.1.1.1.0"
-        assert (other["DISPATCH_RANK"], other["RANK"], other["PET_NODE_RANK"], other["WORLD_SIZE"]) == ("1", "1", "1", "2")
+        assert [other[name] for name in ("DISPATCH_RANK", "RANK", "PET_NODE_RANK", "WORLD_SIZE")] == [
+            "1",
+            "1",
+            "1",
+            "2",
+        ]
         assert own["PET_MASTER_PORT"] == other["PET_MASTER_PORT"]
         assert own["DISPATCH_RESULT_PATH"] != other["DISPATCH_RESULT_PATH"]
 
@@ -344,7 +356,7 @@ def test_a_rank_sees_who_it_is_and_no_secret_of_whoever_started_the_agent(world,
         ("os.symlink('/etc/passwd', p)", None, "can't be read"),
     ],
 )
-def test_the_result_of_rank_0_is_read_with_care(world, program, result, problem) -> None:
+def test_the_result_of_rank_0_is_read_with_care(shared_world, program, result, problem) -> None:
     async def scenario(at: World) -> None:
         ref = await at.start(python_job(f"import os; p = os.environ['DISPATCH_RESULT_PATH']; {program}"))
         await at.adapter.open(ref, deadline=soon())
@@ -353,17 +365,17 @@ def test_the_result_of_rank_0_is_read_with_care(world, program, result, problem)
         assert seen.result == result
         assert problem in seen.detail
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
-def test_a_failing_rank_leaves_its_last_lines_also_of_a_long_log(world) -> None:
+def test_a_failing_rank_leaves_its_last_lines_also_of_a_long_log(shared_world) -> None:
     program = "import sys\nfor n in range(5000): print('line', n, 'x' * 40)\nprint('\\x1b[31mred\\x1b[0m'); sys.exit(3)"
 
     async def scenario(at: World) -> None:
         ref = await at.start(python_job(program))
         await at.adapter.open(ref, deadline=soon())
         seen = await at.reach(ref, State.FAILED)
-        assert (seen.cause, seen.failed_rank.exit_code) == (Cause.EXITED, 3)
+        assert (seen.cause, seen.failed_rank) == (Cause.EXITED, FailedRank("node", 0, exit_code=3))
         assert len(seen.last_lines) == 10
         assert seen.last_lines[-1] == "red"
         assert seen.last_lines[0].startswith("line 4991 ")
@@ -371,7 +383,7 @@ def test_a_failing_rank_leaves_its_last_lines_also_of_a_long_log(world) -> None:
         assert len(lines) == 5001
         assert lines[4999].startswith("line 4999 ")
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +393,7 @@ def test_a_failing_rank_leaves_its_last_lines_also_of_a_long_log(world) -> None:
         ({"command": ["true"], "working_dir": "/no/such/folder"}, "/no/such/folder"),
     ],
 )
-def test_what_cannot_be_started_is_misconfigured(world, fields, problem) -> None:
+def test_what_cannot_be_started_is_misconfigured(shared_world, fields, problem) -> None:
     async def scenario(at: World) -> None:
         ref = await at.start(JobSpec(nodes=2, **fields))
         await at.adapter.open(ref, deadline=soon())
@@ -389,36 +401,34 @@ def test_what_cannot_be_started_is_misconfigured(world, fields, problem) -> None
         assert seen.cause is Cause.MISCONFIGURED
         assert problem in seen.detail
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
-def test_a_folder_that_cannot_be_made_fails_the_job_and_not_the_agent(world) -> None:
+def test_a_folder_that_cannot_be_made_fails_the_job_and_not_the_agent(shared_world) -> None:
     async def scenario(at: World) -> None:
         job = new_job()
-        at.layout.job_folder(job).parent.mkdir(parents=True)
+        at.layout.job_folder(job).parent.mkdir(parents=True, exist_ok=True)
         at.layout.job_folder(job).write_text("in the way")
         ref = await at.start(python_job(WAIT), job=job)
         await at.adapter.open(ref, deadline=soon())
         assert (await at.reach(ref, State.FAILED)).cause is Cause.MISCONFIGURED
         await at.run(python_job(WAIT))
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
-def test_ten_thousand_ranks_are_told_that_they_never_fit_and_cost_no_agent(tmp_path) -> None:
-    at = World(tmp_path / "dispatch", retire_after_seconds=0.2)
-
+def test_ten_thousand_ranks_are_told_that_they_never_fit_and_cost_no_agent(make_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.start(python_job(WAIT, nodes=10_000))
         await at.adapter.open(ref, deadline=soon())
         seen = await at.until(ref, lambda o: o.cause is not None)
         assert (seen.state, seen.cause) == (State.QUEUED, Cause.NO_CAPACITY)
-        await asyncio.to_thread(wait_for_end, os.pidfd_open(at.find_agent()))
+        await asyncio.to_thread(wait_for_end, os.pidfd_open(at.agent))
 
-    at.play(scenario)
+    make_world(retire_after_seconds=0.2).play(scenario)
 
 
-def test_roles_start_in_order_by_command_and_by_port(world) -> None:
+def test_roles_start_in_order_by_command_and_by_port(shared_world) -> None:
     program = (
         "import os, socket, signal\n"
         "open(os.environ['DISPATCH_STATE_DIR'] + '/' + os.environ['DISPATCH_ROLE'], 'w').close()\n"
@@ -427,11 +437,12 @@ def test_roles_start_in_order_by_command_and_by_port(world) -> None:
     port = _find_port()
     python = python_job(program).roles[0].command
     ready = Readiness(tcp_port=port, period=timedelta(milliseconds=50))
-    check = Readiness(command=["/bin/sh", "-c", 'test -e "$DISPATCH_STATE_DIR/worker"'], period=timedelta(milliseconds=50))
+    looks = ("/bin/sh", "-c", 'test -e "$DISPATCH_STATE_DIR/$DISPATCH_ROLE"')
+    check = Readiness(command=looks, period=timedelta(milliseconds=50))
     roles = (
         RoleSpec(name="leader", command=python, env={"PORT": str(port)}, readiness=ready),
-        RoleSpec(name="worker", nodes=2, command=python, after=[{"role": "leader"}], readiness=check),
-        RoleSpec(name="driver", command=python, after=[{"role": "worker"}]),
+        RoleSpec(name="worker", nodes=2, command=python, after=(After(role="leader"),), readiness=check),
+        RoleSpec(name="driver", command=python, after=(After(role="worker"),), readiness=check),
     )
 
     async def scenario(at: World) -> None:
@@ -439,12 +450,10 @@ def test_roles_start_in_order_by_command_and_by_port(world) -> None:
         times = [(at.layout.state_dir(ref.job) / role.name).stat().st_mtime_ns for role in roles]
         assert times == sorted(times)
 
-    world.play(scenario)
+    shared_world.play(scenario)
 
 
 def _find_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -503,7 +512,7 @@ def test_further_variables_pass_only_by_name() -> None:
     assert base["CUDA_VISIBLE_DEVICES"] == "0"
     assert base["PATH"].endswith(":/opt/x:/bin")
     assert "SECRET" not in environment.build_agent_environment(inherited)
-    role = RoleSpec(command=["true"], env={"PATH": "/own"})
+    role = RoleSpec(command=("true",), env={"PATH": "/own"})
     spec, identity = JobSpec(roles=[role]), Identity(new_job(), 1, 1, 1, 0)
     rank = environment.build_rank_environment(base, spec, role, identity, rank=0, port=1, paths={})
     assert rank["PATH"] == "/own"

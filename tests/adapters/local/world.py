@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_dispatch.adapters.local.adapter import LocalAdapter
 from airflow_provider_dispatch.adapters.local.launching import ensure_agent
@@ -29,7 +29,10 @@ PATIENCE_SECONDS = 30.0
 ANN = Actor(ActorKind.HUMAN, "ann")
 
 # Runs until it is told to end; prints who it is first.
-WAIT = "import os, signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print('epoch', os.environ['DISPATCH_EPOCH'], flush=True); signal.pause()"
+WAIT = (
+    "import os, signal, sys; signal.signal(15, lambda *_: sys.exit(0));"
+    " print('epoch', os.environ['DISPATCH_EPOCH']); signal.pause()"
+)
 
 
 def new_job() -> JobID:
@@ -42,22 +45,22 @@ def soon(seconds: float = PATIENCE_SECONDS) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def python_job(program: str, **fields: object) -> JobSpec:
+def python_job(program: str, **fields: Any) -> JobSpec:
     """A job of one role whose ranks run *program*."""
     fields.setdefault("grace_period", timedelta(seconds=2))
-    return JobSpec(command=[sys.executable, "-I", "-S", "-c", program], **fields)
+    return JobSpec(command=(sys.executable, "-I", "-S", "-u", "-c", program), **fields)
 
 
 class World:
     """One store."""
 
-    def __init__(self, root: Path, **settings: object) -> None:
+    def __init__(self, root: Path, **settings: Any) -> None:
         self.settings = LocalSettings.model_validate({"root": root, "retire_after_seconds": 30, **settings})
         self.layout = self.settings.layout
         self.adapter = LocalAdapter(self.settings)
 
     def play(self, scenario: Callable[[World], Awaitable[T]]) -> T:
-        """Run a scenario, bounded, and end the agent and its ranks, also when it failed."""
+        """Run a scenario, bounded."""
 
         async def bounded() -> T:
             try:
@@ -65,15 +68,19 @@ class World:
             finally:
                 await self.adapter.close()
 
-        try:
-            return asyncio.run(bounded())
-        finally:
-            self.end_agent()
+        return asyncio.run(bounded())
 
     def start_agent(self) -> int:
         """Start an agent if there is none; its process id."""
         ensure_agent(self.settings, PATIENCE_SECONDS)
-        return self.find_agent() or 0
+        return self.agent
+
+    @property
+    def agent(self) -> int:
+        """The process id of the agent, which lives."""
+        pid = self.find_agent()
+        assert pid is not None
+        return pid
 
     def find_agent(self) -> int | None:
         """The agent's process id, if one lives."""
@@ -90,12 +97,12 @@ class World:
         if pid is not None:
             end_process(pid, number)
 
-    async def start(self, spec: JobSpec, *, job: JobID | None = None, submission: int = 1, **more: object) -> JobRef:
+    async def start(self, spec: JobSpec, *, job: JobID | None = None, submission: int = 1, **more: Any) -> JobRef:
         """Start behind the gate."""
         request = StartRequest(job or new_job(), submission, 1, spec, **more)
         return await self.adapter.start(request, deadline=soon())
 
-    async def run(self, spec: JobSpec, **more: object) -> JobRef:
+    async def run(self, spec: JobSpec, **more: Any) -> JobRef:
         """Start and open, and wait until it runs."""
         ref = await self.start(spec, **more)
         await self.adapter.open(ref, deadline=soon())
@@ -122,9 +129,15 @@ class World:
         except TimeoutError:
             raise AssertionError(f"never seen; the last was {last}") from None
 
-    def hold_request(self, key: str = "k", **more: object) -> HoldRequest:
+    def hold_request(self, key: str = "k", **more: Any) -> HoldRequest:
         """Ann holds."""
         return HoldRequest(key, ANN, "maintenance", **more)
+
+
+def epoch_of(seen: Observation) -> int:
+    """Of the newest execution, which there is."""
+    assert seen.execution is not None
+    return seen.execution.epoch
 
 
 def end_process(pid: int, number: int = signal.SIGKILL) -> None:

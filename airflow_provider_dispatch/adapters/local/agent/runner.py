@@ -242,6 +242,7 @@ class Agent:
             self._reload()
         except SpecError as error:
             _log.error("the queues stay as they are: %s", error)
+        self._inbox.append(messages.Tick())
 
     def _drain(self) -> None:
         """Another version has changed the tables: nothing can be written, so end what runs, well, and leave."""
