@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from hypothesis import HealthCheck, settings
+
 from airflow_provider_dispatch.adapters.local.scheduling.model import (
     AdmissionState,
     Node,
@@ -18,6 +20,8 @@ from airflow_provider_dispatch.adapters.local.scheduling.model import (
     WaitingJob,
 )
 
+# How long it takes to think of an example says more about the machine than about the code.
+PATIENT = settings(suppress_health_check=[HealthCheck.too_slow])
 NOW = 1000.0
 HOST = Node("host", {"cpu": 5000})
 

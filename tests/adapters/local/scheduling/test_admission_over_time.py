@@ -19,7 +19,7 @@ from airflow_provider_dispatch.adapters.local.scheduling.model import (
     Queue,
     WaitingJob,
 )
-from tests.adapters.local.scheduling.builders import apply, ask, fits, sum_all, waiting
+from tests.adapters.local.scheduling.builders import PATIENT, apply, ask, fits, sum_all, waiting
 
 GRACE = 5.0
 
@@ -78,7 +78,7 @@ small_jobs = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(PATIENT, max_examples=15)
 @given(small_jobs, st.integers(4, 6), st.sampled_from((None, 6)))
 def test_a_large_gang_starts_although_small_jobs_keep_coming(jobs, size: int, quota: int | None) -> None:
     queues = (Queue("a", nominal=None if quota is None else {"slot": quota}), Queue("b"))
@@ -110,7 +110,7 @@ def test_without_patience_running_out_the_gang_would_wait_for_ever() -> None:
     assert "gang" not in machine.started
 
 
-@settings(max_examples=25)
+@settings(PATIENT, max_examples=25)
 @given(st.integers(2, 4), st.integers(1, 9), st.lists(st.lists(st.integers(0, 8), max_size=4), max_size=12))
 def test_saturated_queues_of_equal_weight_differ_by_one_job_at_most(count, slots, endings) -> None:
     names = [f"q{number}" for number in range(count)]
@@ -166,7 +166,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(PATIENT, max_examples=40)
 @given(events, st.sampled_from(({"cpu": 4}, {"cpu": 3}, None)))
 def test_in_any_history_all_that_can_run_has_run_in_the_end(history, quota) -> None:
     state = AdmissionState((Node("host", {"cpu": 4}),), (Queue("a", nominal=quota), Queue("b")), starvation_after=20.0)
