@@ -17,11 +17,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_dispatch.exceptions import CapabilityError, DispatchError, SpecError
 from airflow_provider_dispatch.hooks.deferred_import import deferred
-from airflow_provider_dispatch.hooks.settings import OWN_CONNECTION_TYPE, ConnectionSettings, parse_connection
+from airflow_provider_dispatch.version_compat import AirflowNotFoundException
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.adapters import registry
@@ -41,10 +40,13 @@ if TYPE_CHECKING:
         StopReport,
         SubmissionRecord,
     )
+    from airflow_provider_dispatch.hooks import settings as connection_settings
+    from airflow_provider_dispatch.hooks.settings import ConnectionSettings
 else:
     registry = deferred("airflow_provider_dispatch.adapters.registry")
     capabilities = deferred("airflow_provider_dispatch.core.capabilities")
     records = deferred("airflow_provider_dispatch.core.records")
+    connection_settings = deferred("airflow_provider_dispatch.hooks.settings")
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ class DispatchHook(BaseHook):
 
     conn_name_attr = "dispatch_conn_id"
     default_conn_name = DEFAULT_CONNECTION_ID
-    conn_type = OWN_CONNECTION_TYPE
+    conn_type = "dispatch"
     hook_name = "Dispatch"
 
     def __init__(self, dispatch_conn_id: str = DEFAULT_CONNECTION_ID) -> None:
@@ -80,7 +82,7 @@ class DispatchHook(BaseHook):
             connection = self.get_connection(self.dispatch_conn_id)
         except AirflowNotFoundException:
             return self._settings_without_connection()
-        return parse_connection(self.dispatch_conn_id, connection.conn_type, connection.extra)
+        return connection_settings.parse_connection(self.dispatch_conn_id, connection.conn_type, connection.extra)
 
     async def asettings(self) -> ConnectionSettings:
         """The same within an event loop.
@@ -91,7 +93,7 @@ class DispatchHook(BaseHook):
             connection = await self.aget_connection(self.dispatch_conn_id)
         except AirflowNotFoundException:
             return self._settings_without_connection()
-        return parse_connection(self.dispatch_conn_id, connection.conn_type, connection.extra)
+        return connection_settings.parse_connection(self.dispatch_conn_id, connection.conn_type, connection.extra)
 
     def build_adapter(self, settings: ConnectionSettings | None = None) -> DispatchAdapter:
         """A new adapter for use within one event loop; whoever asked closes it.
@@ -172,7 +174,7 @@ class DispatchHook(BaseHook):
         if self.dispatch_conn_id != DEFAULT_CONNECTION_ID:
             raise SpecError("dispatch_conn_id", "there is no connection of that name", self.dispatch_conn_id)
         _announce_local_backend()
-        return ConnectionSettings()
+        return connection_settings.ConnectionSettings()
 
 
 def _may_be_used(found: Preflight) -> bool:
@@ -210,5 +212,5 @@ def _announce_local_backend() -> None:
         "There is no connection %r: jobs run as processes of this machine. That is for trying out and for one machine; "
         "make a connection of type %r to run them elsewhere.",
         DEFAULT_CONNECTION_ID,
-        OWN_CONNECTION_TYPE,
+        DispatchHook.conn_type,
     )

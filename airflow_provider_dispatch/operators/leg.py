@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
-from airflow.sdk.configuration import conf
-
 from airflow_provider_dispatch.core.identity import NOT_MAPPED, JobID, build_task_job_id
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.operators.worker_cursors import WorkerCursors
 from airflow_provider_dispatch.triggers.base import wall_clock
 from airflow_provider_dispatch.triggers.cursors import CursorStore, NoCursors
+from airflow_provider_dispatch.version_compat import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

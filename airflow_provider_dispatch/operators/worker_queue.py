@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, Self
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.configuration import conf
+
+from airflow_provider_dispatch.version_compat import conf
 
 
 class WorkerQueue(str):

@@ -7,19 +7,25 @@ read and never write: they own no job.
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from airflow.sdk import BaseSensorOperator, conf
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk import BaseSensorOperator
 
 from airflow_provider_dispatch.exceptions import DispatchError, JobFailedError, JobNotFoundError, SpecError
 from airflow_provider_dispatch.hooks import naming
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.hooks.dispatch import DEFAULT_CONNECTION_ID, DispatchHook, run_with_adapter
 from airflow_provider_dispatch.triggers import legs
+from airflow_provider_dispatch.version_compat import (
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    conf,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,6 +47,21 @@ else:
     waiting = deferred("airflow_provider_dispatch.triggers.waiting")
 
 UNKNOWN_JOBS = ("wait", "fail")
+KEPT_AS_GIVEN = (
+    "job_task_id",
+    "job_map_index",
+    "job_ref",
+    "job_id",
+    "if_unknown",
+    "dispatch_conn_id",
+    "deferrable",
+)
+
+
+@functools.cache
+def _read_timeout() -> float:
+    """Airflow's default for sensors, looked up once in a process instead of for every sensor of a DAG file."""
+    return conf.getfloat("sensors", "default_timeout")
 
 
 class DispatchJobBaseSensor(BaseSensorOperator):
@@ -51,6 +72,7 @@ class DispatchJobBaseSensor(BaseSensorOperator):
         (templated).
     :param job_ref: a job reference, for instance from XCom (templated).
     :param job_id: the job's own id (templated). Exactly one of the three names must be given.
+    :param until: what to wait for; see the sensor itself.
     :param if_unknown: ``wait`` for a job that nobody has started yet, or ``fail``. Waiting ends when the task of
         *job_task_id* has ended without starting one.
     :param dispatch_conn_id: connection (templated).
@@ -60,13 +82,24 @@ class DispatchJobBaseSensor(BaseSensorOperator):
         that comes back sooner.
     """
 
+    choices: ClassVar[tuple[str, ...]]
+    until: Collection[str] | str | None
+    default_until: ClassVar[str | None] = None
+    job_task_id: str | None
+    job_map_index: int | str | None
+    job_ref: object
+    job_id: str | None
+    if_unknown: str
+    dispatch_conn_id: str
+    deferrable: bool
     template_fields: Sequence[str] = ("job_task_id", "job_map_index", "job_ref", "job_id", "dispatch_conn_id")
     ui_color = "#d7e8f2"
     wait_in_worker: ClassVar[timedelta] = legs.WAIT_IN_WORKER
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the ways to name a job, each an argument
         self,
         *,
+        until: Collection[str] | str | None = None,
         job_task_id: str | None = None,
         job_map_index: int | str | None = None,
         job_ref: object = None,
@@ -74,21 +107,26 @@ class DispatchJobBaseSensor(BaseSensorOperator):
         if_unknown: str = "wait",
         dispatch_conn_id: str = DEFAULT_CONNECTION_ID,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        timeout: timedelta | float | None = None,
         **kwargs: object,
     ) -> None:
-        super().__init__(**kwargs)  # type: ignore[arg-type]  # the arguments of Airflow's own class
-        self.job_task_id = job_task_id
-        self.job_map_index = job_map_index
-        self.job_ref = job_ref
-        self.job_id = job_id
-        self.if_unknown = if_unknown
-        self.dispatch_conn_id = dispatch_conn_id
-        self.deferrable = deferrable
+        given = locals()
+        super().__init__(timeout=_read_timeout() if timeout is None else timeout, **kwargs)  # type: ignore[arg-type]  # the arguments of Airflow's own class
+        vars(self).update({name: given[name] for name in KEPT_AS_GIVEN})
+        self.until = self.default_until if until is None else until
+        self._check_until()
         self._build_target()
         if if_unknown not in UNKNOWN_JOBS:
             raise SpecError("if_unknown", f"must be one of {', '.join(UNKNOWN_JOBS)}", if_unknown)
         if self.mode == "reschedule" and not deferrable:
             self._check_interval()
+
+    @abstractmethod
+    def _check_until(self) -> None:
+        """Refuse a wrong value of ``until``.
+
+        :raises SpecError: it is wrong.
+        """
 
     @abstractmethod
     def build_judge(self, submission: int | None) -> Judge:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from airflow.sdk import conf
+from airflow_provider_dispatch.version_compat import conf
 
 WAIT_IN_WORKER = timedelta(seconds=3)
 """What becomes true within this time isn't worth a deferral."""

@@ -11,13 +11,13 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pkgutil import resolve_name
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import airflow.sdk.api.client as api_client
 from airflow.sdk import BaseOperator
-from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.api.datamodels._generated import TaskInstance
 from airflow.sdk.execution_time.supervisor import TaskRunResult, run_task_in_process
 from uuid6 import uuid7
@@ -150,7 +150,7 @@ class Leg:
 def fire(leg: Leg) -> dict[str, object]:
     """Run the trigger of a deferral until its event."""
     kwargs = {**leg.trigger_kwargs, "not_before": datetime.now(UTC).isoformat()}
-    trigger = import_string(leg.deferral.classpath)(**kwargs)
+    trigger = resolve_name(leg.deferral.classpath)(**kwargs)
 
     async def first() -> dict[str, object]:
         async for event in trigger.run():
