@@ -33,7 +33,8 @@ with DAG("hold_and_release", schedule=None, tags=["dispatch"], doc_md=__doc__):
     train = DispatchTrainJobOperator(
         task_id="train",
         num_nodes=2,
-        command=["python", "training/digits.py", "--step-delay=0.05"],
+        # Slow enough to be held before it's done; once it has been, it goes on at full speed.
+        command=["python", "training/digits.py", "--step-delay=0.25", "--checkpoint-every=5"],
         readiness={"command": ["python", "-I", "-S", "-c", HAS_CHECKPOINT]},
         resources_per_node=ROOM,
         queue="research",

@@ -23,7 +23,8 @@ with DAG("two_teams", schedule=None, tags=["dispatch"], doc_md=__doc__):
     team_a = DispatchTrainJobOperator(
         task_id="team_a",
         num_nodes=2,
-        command=["python", "training/digits.py", "--step-delay=0.03", "--checkpoint-every=10"],
+        # Slow enough to be still there when B comes; once it has been preempted, it goes on at full speed.
+        command=["python", "training/digits.py", "--step-delay=0.25", "--checkpoint-every=5"],
         resources_per_node=ROOM,
         queue="research",
         priority="low",

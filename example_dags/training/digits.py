@@ -93,13 +93,14 @@ def load_digits() -> tuple[Floats, Ints]:
 def train(model: Model, gang: Gang, wish: argparse.Namespace) -> Iterator[tuple[Model, float]]:
     """On every rank: after each step the model, the same everywhere, and the mean loss of the step's batch."""
     images, digits = load_digits()
+    delay = 0 if model.step else wish.step_delay
     while model.step < wish.steps:
         batch = np.random.default_rng([SEED, model.step]).integers(TEST_IMAGES, len(digits), wish.batch_size)
         mine = batch[gang.rank :: gang.ranks]
         sums = gang.sum(model.gradient_and_loss(images[mine], digits[mine])) / wish.batch_size
         model = model.after(sums[:-1].reshape(SHAPE), wish.learning_rate)
         yield model, float(sums[-1])
-        time.sleep(wish.step_delay)
+        time.sleep(delay)
 
 
 def follow(me: Identity, wish: argparse.Namespace) -> None:
@@ -155,7 +156,7 @@ def wishes(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=256, help="images a step, over all ranks")
     parser.add_argument("--learning-rate", type=float, default=0.5)
     parser.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
-    parser.add_argument("--step-delay", type=float, default=0, metavar="SECONDS", help="dawdle, for demonstrations")
+    parser.add_argument("--step-delay", type=float, default=0, metavar="SECONDS", help="dawdle until interrupted")
     return parser.parse_args(arguments)
 
 

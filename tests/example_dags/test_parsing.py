@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All example DAG files, as a DAG processor sees them: no connection, no warning, nothing heavy, a word to the reader."""
+"""All example DAG files as a DAG processor sees them: no connection, no warning, nothing heavy, a word to readers."""
 
 from __future__ import annotations
 
