@@ -279,6 +279,8 @@ class Agent:
             if isinstance(message, messages.IntentChanged):
                 self._submissions[message.submission.key] = message.submission
                 ledger.seen[message.submission.key] = message.submission
+            # Each at a moment of its own: who wanted room first is told apart, also within one turn.
+            ledger.now = self._clock.now()
             outcome = self._machine.apply(message, ledger.now)
             ledger.statuses.update(outcome.statuses)
             ledger.notes.extend(outcome.notes)
