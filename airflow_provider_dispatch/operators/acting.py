@@ -15,7 +15,6 @@ from airflow_provider_dispatch.exceptions import SpecError
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.operators import arguments, targets
 from airflow_provider_dispatch.operators.base import DispatchOperator
-from airflow_provider_dispatch.triggers.job import DispatchJobStatesTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,10 +24,12 @@ if TYPE_CHECKING:
     from airflow_provider_dispatch.operators import leg as legs
     from airflow_provider_dispatch.operators.errand import Errand, Item, Round
     from airflow_provider_dispatch.operators.leg import Leg
+    from airflow_provider_dispatch.triggers import job as triggers
 else:
     errand = deferred("airflow_provider_dispatch.operators.errand")
     legs = deferred("airflow_provider_dispatch.operators.leg")
     worker_cursors = deferred("airflow_provider_dispatch.operators.worker_cursors")
+    triggers = deferred("airflow_provider_dispatch.triggers.job")
 
 RECORD_KEY = "dispatch_errand"
 """XCom with the jobs, and what was done with each."""
@@ -92,7 +93,7 @@ class ActingOperator(DispatchOperator):
         return self._conclude(items)
 
     def _defer_for(self, item: Item, round_: Round, leg: Leg) -> NoReturn:
-        trigger = DispatchJobStatesTrigger(
+        trigger = triggers.DispatchJobStatesTrigger(
             states=sorted(round_.wanted_of(item)),
             dispatch_conn_id=self.dispatch_conn_id,
             job=item.job,

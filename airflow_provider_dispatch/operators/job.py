@@ -16,7 +16,6 @@ from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.operators import arguments
 from airflow_provider_dispatch.operators.base import DEFAULT_CONNECTION_ID, DispatchOperator
 from airflow_provider_dispatch.operators.worker_queue import TwoQueues, split_queues
-from airflow_provider_dispatch.triggers.job import DispatchJobFinishedTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -28,12 +27,14 @@ if TYPE_CHECKING:
     from airflow_provider_dispatch.operators import leg as legs
     from airflow_provider_dispatch.operators.keeper import Kept
     from airflow_provider_dispatch.operators.leg import Leg
+    from airflow_provider_dispatch.triggers import job as triggers
 else:
     wire = deferred("airflow_provider_dispatch.core.wire")
     keeper = deferred("airflow_provider_dispatch.operators.keeper")
     killing = deferred("airflow_provider_dispatch.operators.killing")
     legs = deferred("airflow_provider_dispatch.operators.leg")
     submission = deferred("airflow_provider_dispatch.operators.submission")
+    triggers = deferred("airflow_provider_dispatch.triggers.job")
 
 LEADING_RANK = (0,)
 KEPT_AS_GIVEN = ("dispatch_conn_id", "stream_ranks", "open_gate", "deferrable", "cancel_on_kill")
@@ -205,7 +206,7 @@ class DispatchTrainJobOperator(_JobOperator):
     def _conclude(self, leg: Leg, kept: Kept) -> dict[str, object]:
         if kept.result is not None:
             return kept.result
-        trigger = DispatchJobFinishedTrigger(
+        trigger = triggers.DispatchJobFinishedTrigger(
             dispatch_conn_id=self.dispatch_conn_id,
             job=kept.record.ref.job,
             submission=kept.record.ref.submission,

@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from airflow_provider_dispatch.sensors.goal import DispatchGoalSensor
 
 
 class DispatchGateSensor(DispatchGoalSensor):
     """Waits until a job stands behind its gate, until the gate is open, or until the job is admitted.
 
-    :param until: ``gated``, ``opened`` or ``admitted``.
+    :param until: ``gated``, ``opened`` (the default) or ``admitted``.
 
     For the other arguments see :class:`~airflow_provider_dispatch.sensors.base.DispatchJobBaseSensor`. Fails at once
     when the job is over before, and for ``gated`` when the gate is open already: it can't be closed again. Does not
     open a gate, and says nothing about gates of others.
     """
 
-    choices: ClassVar[tuple[str, ...]] = ("gated", "opened", "admitted")
-
-    def __init__(self, *, until: str = "opened", **kwargs: object) -> None:
-        super().__init__(until=until, **kwargs)
+    choices = ("gated", "opened", "admitted")
+    default_until = "opened"

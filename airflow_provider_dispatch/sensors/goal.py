@@ -12,31 +12,32 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_provider_dispatch.exceptions import SpecError
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.sensors.base import DispatchJobBaseSensor
-from airflow_provider_dispatch.triggers.job import DispatchJobGoalTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.core import goals
+    from airflow_provider_dispatch.triggers import job as triggers
     from airflow_provider_dispatch.triggers import judging
     from airflow_provider_dispatch.triggers.base import DispatchJobTrigger
     from airflow_provider_dispatch.triggers.judging import Judge
 else:
     goals = deferred("airflow_provider_dispatch.core.goals")
     judging = deferred("airflow_provider_dispatch.triggers.judging")
+    triggers = deferred("airflow_provider_dispatch.triggers.job")
 
 
 class DispatchGoalSensor(DispatchJobBaseSensor):
     """Waits for one of some points in a job's life.
 
-    :param until: which, by its name.
+    :cvar choices: the points it knows.
+    :cvar default_until: the one it waits for unless told.
     """
 
-    choices: ClassVar[tuple[str, ...]]
+    until: str
+    default_until: ClassVar[str]
 
-    def __init__(self, *, until: str, **kwargs: object) -> None:
-        super().__init__(**kwargs)  # type: ignore[arg-type]  # the arguments of the sensors' own base
-        self.until = until
-        if until not in self.choices:
-            raise SpecError("until", f"must be one of {', '.join(self.choices)}", until)
+    def _check_until(self) -> None:
+        if self.until not in self.choices:
+            raise SpecError("until", f"must be one of {', '.join(self.choices)}", self.until)
 
     def build_judge(self, submission: int | None) -> Judge:
         """The goal decides."""
@@ -44,4 +45,4 @@ class DispatchGoalSensor(DispatchJobBaseSensor):
 
     def build_trigger(self, arguments: Mapping[str, object]) -> DispatchJobTrigger:
         """Waits for the same goal."""
-        return DispatchJobGoalTrigger(goal=self.until, **arguments)  # type: ignore[arg-type]  # those of the base
+        return triggers.DispatchJobGoalTrigger(goal=self.until, **arguments)  # type: ignore[arg-type]  # those of the base

@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from airflow_provider_dispatch.sensors.goal import DispatchGoalSensor
 
 
 class DispatchHoldSensor(DispatchGoalSensor):
     """Waits until a job is held and its room is free, or until nobody holds it.
 
-    :param until: ``held`` or ``released``.
+    :param until: ``held`` (the default) or ``released``.
 
     For the other arguments see :class:`~airflow_provider_dispatch.sensors.base.DispatchJobBaseSensor`. Fails at once
     when a job is over that should be held. Does not hold or release, and ``released`` is true as well of a job that
     nobody has held yet: let it follow the task that holds.
     """
 
-    choices: ClassVar[tuple[str, ...]] = ("held", "released")
-
-    def __init__(self, *, until: str = "held", **kwargs: object) -> None:
-        super().__init__(until=until, **kwargs)
+    choices = ("held", "released")
+    default_until = "held"

@@ -3,35 +3,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from airflow_provider_dispatch.exceptions import SpecError
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.sensors.base import DispatchJobBaseSensor
-from airflow_provider_dispatch.triggers.job import DispatchJobStatesTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.core import state
+    from airflow_provider_dispatch.triggers import job as triggers
     from airflow_provider_dispatch.triggers import judging
     from airflow_provider_dispatch.triggers.base import DispatchJobTrigger
     from airflow_provider_dispatch.triggers.judging import Judge
 else:
     state = deferred("airflow_provider_dispatch.core.state")
     judging = deferred("airflow_provider_dispatch.triggers.judging")
+    triggers = deferred("airflow_provider_dispatch.triggers.job")
 
 
 class DispatchJobSensor(DispatchJobBaseSensor):
     """Waits until a job is in one of some states.
 
-    :param until: states by their names, for instance ``{"running"}`` or ``{"succeeded", "failed"}``.
+    :param until: states by their names (required), for instance ``{"running"}`` or ``{"succeeded", "failed"}``.
 
     For the other arguments see :class:`~airflow_provider_dispatch.sensors.base.DispatchJobBaseSensor`. Fails at once
     when the job is over in another state. Does not notice a state that has passed between two looks in poke and
     reschedule mode; deferred it can miss only what lasts for moments.
     """
 
-    choices: ClassVar[tuple[str, ...]] = (
+    choices = (
         "succeeded",
         "failed",
         "stopping",
@@ -45,12 +46,10 @@ class DispatchJobSensor(DispatchJobBaseSensor):
         "unknown",
     )
 
-    def __init__(self, *, until: Collection[str] | str, **kwargs: object) -> None:
-        super().__init__(**kwargs)  # type: ignore[arg-type]  # the arguments of the sensors' own base
-        self.until = until
-        wanted = {until} if isinstance(until, str) else set(until)
-        if not wanted or not wanted <= set(self.choices):
-            raise SpecError("until", f"must be some of {', '.join(self.choices)}", sorted(map(str, wanted)))
+    def _check_until(self) -> None:
+        wanted = self._states()
+        if not wanted or not all(name in self.choices for name in wanted):
+            raise SpecError("until", f"must be some of {', '.join(self.choices)}", wanted)
 
     def build_judge(self, submission: int | None) -> Judge:
         """The states decide."""
@@ -58,8 +57,8 @@ class DispatchJobSensor(DispatchJobBaseSensor):
 
     def build_trigger(self, arguments: Mapping[str, object]) -> DispatchJobTrigger:
         """Waits for the same states."""
-        return DispatchJobStatesTrigger(states=self._states(), **arguments)  # type: ignore[arg-type]  # those of the base
+        return triggers.DispatchJobStatesTrigger(states=self._states(), **arguments)  # type: ignore[arg-type]  # those of the base
 
     def _states(self) -> list[str]:
-        wanted = {self.until} if isinstance(self.until, str) else set(self.until)
-        return sorted(str(name) for name in wanted)
+        wanted = {self.until} if isinstance(self.until, str) else set(self.until or ())
+        return sorted(map(str, wanted))
