@@ -21,6 +21,7 @@ from airflow_provider_dispatch.triggers.judging import Judge, build_end_judge
 from airflow_provider_dispatch.triggers.starter import build_starter_probe
 from airflow_provider_dispatch.triggers.streaming import OutputPrinter
 from airflow_provider_dispatch.triggers.waiting import Outcome, Timing, sleep_until, try_again, wait_for_job
+from airflow_provider_dispatch.version_compat import AIRFLOW_V_3_3_PLUS
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
@@ -111,4 +112,5 @@ def build_failure(error: Exception) -> Payload:
 
 def _build_cursor_store(trigger: DispatchJobTrigger) -> CursorStore:
     ti = trigger.task_instance
-    return NoCursors() if ti is None else XComCursors(ti)
+    # Before 3.3 a trigger can't read an XCom without blocking the loop: after a restart it prints from the beginning.
+    return XComCursors(ti) if ti is not None and AIRFLOW_V_3_3_PLUS else NoCursors()
