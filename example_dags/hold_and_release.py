@@ -34,7 +34,7 @@ with DAG("hold_and_release", schedule=None, tags=["dispatch"], doc_md=__doc__):
         task_id="train",
         num_nodes=2,
         # Slow enough to be held before it's done; once it has been, it goes on at full speed.
-        command=["python", "training/digits.py", "--step-delay=0.25", "--checkpoint-every=5"],
+        command=["python", "training/digits.py", "--step-delay=0.4", "--checkpoint-every=5"],
         readiness={"command": ["python", "-I", "-S", "-c", HAS_CHECKPOINT]},
         resources_per_node=ROOM,
         queue="research",

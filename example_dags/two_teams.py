@@ -24,7 +24,7 @@ with DAG("two_teams", schedule=None, tags=["dispatch"], doc_md=__doc__):
         task_id="team_a",
         num_nodes=2,
         # Slow enough to be still there when B comes; once it has been preempted, it goes on at full speed.
-        command=["python", "training/digits.py", "--step-delay=0.25", "--checkpoint-every=5"],
+        command=["python", "training/digits.py", "--step-delay=0.4", "--checkpoint-every=5"],
         resources_per_node=ROOM,
         queue="research",
         priority="low",

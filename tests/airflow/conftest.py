@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -13,20 +14,40 @@ import pytest
 from airflow_provider_dispatch.testing.airflow_processes import RealAirflow
 
 DAGS_FOLDER = Path(__file__).parent / "dags"
+CONNECTIONS = {
+    # Stores of their own: for jobs whose agent is killed, and for jobs that have to queue.
+    "AIRFLOW_CONN_FRAGILE": '{"conn_type": "dispatch", "extra": {"store": "fragile"}}',
+    "AIRFLOW_CONN_QUEUES": '{"conn_type": "dispatch", "extra": {"store": "queues"}}',
+}
+QUICK_TO_NOTICE = {
+    # How long Airflow takes to see that a worker is gone, five minutes by default, and a triggerer.
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
+}
 
 
 @pytest.fixture(scope="session")
 def real_airflow(repository: Path) -> Iterator[RealAirflow]:
     """Shared: a test triggers runs of its own, leaves the components running, and changes nothing of other tests."""
-    with RealAirflow(None, DAGS_FOLDER, env=harness_environment(repository)) as airflow:
+    with RealAirflow(None, DAGS_FOLDER, env=harness_environment(repository) | CONNECTIONS | QUICK_TO_NOTICE) as airflow:
         yield airflow
         last = airflow.alive()
     assert is_nothing_left(airflow.home, last)
 
 
 def harness_environment(repository: Path) -> dict[str, str]:
-    """The components import the checkout, installed or not."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")]))}
+    """The components import the checkout, installed or not, and read the example DAGs beside those of the tests."""
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundles = [
+        {"name": "dags-folder", "classpath": local, "kwargs": {}},
+        {"name": "examples", "classpath": local, "kwargs": {"path": str(repository / "example_dags")}},
+    ]
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")])),
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
+    }
 
 
 def is_nothing_left(home: Path, pids: Sequence[int] = ()) -> bool:
