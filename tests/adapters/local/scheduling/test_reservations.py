@@ -333,3 +333,28 @@ def test_a_higher_priority_takes_over_what_victims_leave() -> None:
     assert gone.admit == {"higher": (("host", {"cpu": 2000}),)}
     assert gone.reservations == ()
     assert gone.reasons == {"high": Reason(ReasonCode.NODES, "needs 4 x 1 cpu on host, 3 free")}
+
+
+def test_all_of_a_higher_priority_are_asked_in_their_order() -> None:
+    held = Reservation("gang", NOW - 9, room=ROOM)
+    jobs = (
+        waiting("elsewhere", ask(1, cpu=3000), queue="b", priority=9),
+        waiting("hopeless", ask(1, cpu=6000), priority=8),
+        waiting("large", ask(1, cpu=4500), priority=7),
+        waiting("able", ask(1, cpu=3500), priority=6),
+        waiting("late", ask(1, cpu=3400), priority=5),
+        GANG,
+    )
+    plan = decide(placed("r", queue="c", cpu=1000), *jobs, reservations=(held,))
+    assert plan.admit == {"able": (("host", {"cpu": 3500}),)}
+
+
+def test_of_several_holders_each_is_outranked_in_its_own_queue() -> None:
+    room = (("host", {"cpu": 2000}),)
+    held = [Reservation(key, NOW - 9, is_for_preemption=True, room=room) for key in ("a", "b")]
+    jobs = [waiting(key, ask(2, cpu=1000), queue=key, priority=1) for key in ("a", "b")]
+    rival = waiting("rival", ask(2, cpu=1000), queue="b", priority=2)
+    plan = decide(*jobs, rival, placed("r", queue="c", cpu=1000), reservations=tuple(held))
+    assert [*plan.admit] == ["a", "rival"]
+    assert plan.reservations == ()
+    assert plan.reasons == {"b": Reason(ReasonCode.NODES, "needs 2 x 1 cpu on host, 0 free")}
