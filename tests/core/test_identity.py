@@ -177,6 +177,7 @@ def test_an_epoch_beyond_its_digits_is_refused(submission: int, r: int, message:
         (4, (9,), 6, 10),
         (0, (), 0, 1),
         (0, (), -5, 1),
+        (-1, (), 0, 1),
     ],
 )
 def test_a_new_submission_is_above_all_that_was_used(ledger: int, found: tuple, try_number: int, number: int) -> None:
