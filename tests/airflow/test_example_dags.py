@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example DAGs whose tasks must run side by side, under a real Airflow: what each did, not only that it ended well."""
+"""The example DAGs whose tasks must run side by side, under a real Airflow: checked for what each of them did."""
 
 from __future__ import annotations
 

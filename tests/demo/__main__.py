@@ -11,16 +11,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import FrameType
 
 from airflow_provider_dispatch.exceptions import DispatchError
 from airflow_provider_dispatch.testing.airflow_processes import ComponentEndedError, RealAirflow
 from airflow_provider_dispatch.testing.airflow_rest import RestError
 from airflow_provider_dispatch.testing.guarded_processes import GuardError
-from tests.demo.steps import StepError, show
+from tests.demo.steps import Say, StepError, show
+from tests.demo.story import Story
 from tests.demo.timeline import build_findings, render
 
+Show = Callable[[Say], AbstractContextManager[tuple[RealAirflow, Story]]]
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PLAIN_ERRORS = (
     StepError, ComponentEndedError, RestError, GuardError, DispatchError, TimeoutError, OSError,
     subprocess.SubprocessError,
@@ -28,15 +32,13 @@ PLAIN_ERRORS = (
 """What may go wrong on a machine. Anything else is a mistake in the code, and its traceback is wanted."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str], show: Show = show) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.demo", description="Watch a job trained, held and released.")
     parser.add_argument("--keep", action="store_true", help="leave Airflow's UI open until Ctrl-C")
     keep = parser.parse_args(arguments).keep
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
     say = build_say()
     try:
-        return demonstrate(say, keep=keep)
+        return demonstrate(say, show, keep=keep)
     except PLAIN_ERRORS as error:
         say(f"FAILED: {error}")
         return 1
@@ -45,7 +47,7 @@ def main(arguments: list[str]) -> int:
         return 130
 
 
-def demonstrate(say: Callable[[str], None], *, keep: bool) -> int:
+def demonstrate(say: Say, show: Show, *, keep: bool) -> int:
     with show(say) as (airflow, story):
         print("\n".join(render(story)), flush=True)
         if not all(finding.is_shown for finding in build_findings(story)):
@@ -64,7 +66,7 @@ def wait_for_interrupt(airflow: RealAirflow) -> None:
         signal.pause()
 
 
-def build_say() -> Callable[[str], None]:
+def build_say() -> Say:
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -75,10 +77,12 @@ def build_say() -> Callable[[str], None]:
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
     """Once: while everything is being ended, further signals would only leave something behind."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
+    for number in SIGNALS:
+        signal.signal(number, interrupt)
     sys.exit(main(sys.argv[1:]))
