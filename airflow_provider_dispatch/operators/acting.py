@@ -48,7 +48,7 @@ class ActingOperator(DispatchOperator):
         if self.if_unknown not in choices and arguments.is_literal(self.if_unknown):
             raise SpecError("if_unknown", f"must be one of {', '.join(choices)}", self.if_unknown)
         if self.unknown_timeout is not UNKNOWN_TIMEOUT:
-            arguments.check_durations({"unknown_timeout": self.unknown_timeout}, ("unknown_timeout",))
+            arguments.check_duration("unknown_timeout", self.unknown_timeout)
 
     @abstractmethod
     def _build_errand(self, leg: Leg) -> Errand:

@@ -8,25 +8,23 @@ Operators call both; neither asks a backend.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from airflow_provider_dispatch.exceptions import SpecError
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 
 if TYPE_CHECKING:
-    from airflow_provider_dispatch.core import clocks, decision, job_spec, recovery, state
+    from airflow_provider_dispatch.core import clocks, decision, job_spec
     from airflow_provider_dispatch.core.decision import Supervision
     from airflow_provider_dispatch.core.job_spec import JobSpec
-    from airflow_provider_dispatch.core.recovery import RecoveryPolicy, RecoveryRule
+    from airflow_provider_dispatch.operators import recovery_rules
 else:
     clocks = deferred("airflow_provider_dispatch.core.clocks")
     decision = deferred("airflow_provider_dispatch.core.decision")
     job_spec = deferred("airflow_provider_dispatch.core.job_spec")
-    recovery = deferred("airflow_provider_dispatch.core.recovery")
-    state = deferred("airflow_provider_dispatch.core.state")
+    recovery_rules = deferred("airflow_provider_dispatch.operators.recovery_rules")
 
 FIELD_OF_ARGUMENT = {"num_nodes": "nodes", "resources_per_node": "resources"}
 """Where an operator's argument is named otherwise than the field of the job spec."""
@@ -38,7 +36,9 @@ CLOCK_OF_ARGUMENT = {
     "run_timeout": "running",
     "hold_timeout": "held",
 }
-SUPERVISION_ARGUMENTS = (*CLOCK_OF_ARGUMENT, "on_timeout", "on_unfittable", "recovery")
+# Closed sets of the contract are written out here: a DAG file that is only parsed must not load the contract.
+CHOICES_OF_ARGUMENT = {"on_timeout": ("stop", "hold", "leave"), "on_unfittable": ("fail", "wait")}
+SUPERVISION_ARGUMENTS = (*CLOCK_OF_ARGUMENT, *CHOICES_OF_ARGUMENT, "recovery")
 SPEC_ARGUMENTS = (
     "command",
     "num_nodes",
@@ -59,9 +59,14 @@ SPEC_ARGUMENTS = (
     "working_dir",
 )
 LEAST_OF_NUMBER = {"num_nodes": 1, "max_restarts": 0, "max_preemptions": 0}
-RULE_FIELDS = ("causes", "action", "limit", "back_off", "scale")
+CHECK_OF_ARGUMENT = {
+    "command": "words",
+    **dict.fromkeys(LEAST_OF_NUMBER, "number"),
+    **dict.fromkeys(("resources_per_node", "env", "labels"), "mapping"),
+    "grace_period": "duration",
+}
+NO_TIME = timedelta(0)
 TOO_EARLY_TO_TELL = ("{{", "{%")
-Choice = TypeVar("Choice", bound=StrEnum)
 Rank = tuple[str | None, int]
 LEADING_RANK: tuple[Rank, ...] = ((None, 0),)
 
@@ -70,13 +75,15 @@ def is_literal(value: object) -> bool:
     """True when *value* is what it will be at run time: it holds neither a template nor another task's result."""
     match value:
         case str():
-            return not any(mark in value for mark in TOO_EARLY_TO_TELL)
-        case Mapping():
-            return all(map(is_literal, value)) and all(map(is_literal, value.values()))
+            return "{" not in value or not any(mark in value for mark in TOO_EARLY_TO_TELL)
         case list() | tuple():
             return all(map(is_literal, value))
+        case None | int() | float() | timedelta():
+            return True
+        case Mapping():
+            return all(map(is_literal, value)) and all(map(is_literal, value.values()))
         case _:
-            return value is None or isinstance(value, int | float | timedelta) or is_policy(value)
+            return is_policy(value)
 
 
 def is_policy(value: object) -> bool:
@@ -101,43 +108,40 @@ def check_spec(arguments: Mapping[str, object]) -> None:
     """
     if ("command" in arguments) == ("roles" in arguments):
         raise SpecError("command", "give either command or roles")
-    command = arguments.get("command")
-    if isinstance(command, str) and is_literal(command):
-        raise SpecError("command", "must be a list of words: nothing is passed through a shell", command)
-    if isinstance(command, list | tuple) and not command:
-        raise SpecError("command", "must not be empty")
-    for name, least in LEAST_OF_NUMBER.items():
-        value = arguments.get(name)
-        if isinstance(value, int | float) and (isinstance(value, bool) or value < least):
-            raise SpecError(name, f"must be a number of at least {least}", value)
-    for name in ("env", "resources_per_node", "labels"):
-        value = arguments.get(name)
-        if isinstance(value, list | tuple | int | float):
-            raise SpecError(name, "must be a mapping", type(value).__name__)
-    if "grace_period" in arguments:
-        check_durations(arguments, ("grace_period",))
+    for name, value in arguments.items():
+        match CHECK_OF_ARGUMENT.get(name):
+            case "words" if not value:
+                raise SpecError(name, "must not be empty")
+            case "words" if isinstance(value, str) and is_literal(value):
+                raise SpecError(name, "must be a list of words: nothing is passed through a shell", value)
+            case "number" if isinstance(value, int | float):
+                least = LEAST_OF_NUMBER[name]
+                if isinstance(value, bool) or value < least:
+                    raise SpecError(name, f"must be a number of at least {least}", value)
+            case "mapping" if isinstance(value, list | tuple | int | float):
+                raise SpecError(name, "must be a mapping", type(value).__name__)
+            case "duration":
+                check_duration(name, value)
 
 
-def check_durations(arguments: Mapping[str, object], names: Iterable[str]) -> None:
-    """Refuse what is no length of time.
+def check_duration(name: str, value: object) -> None:
+    """Refuse what is no length of time; None is no limit.
 
     :raises SpecError: naming the argument.
     """
-    for name in names:
-        value = arguments.get(name)
-        if value is not None and is_literal(value):
-            read_duration(name, value)
+    if value is not None and is_literal(value):
+        read_duration(name, value)
 
 
-def read_choice(name: str, value: object, choices: type[Choice]) -> Choice:
-    """The member of a closed set.
+def read_choice(name: str, value: object, choices: Collection[str]) -> str:
+    """A member of a closed set, by its name.
 
     :raises SpecError: naming the argument and the choices.
     """
-    try:
-        return choices(str(value))
-    except ValueError:
-        raise SpecError(name, f"must be one of {', '.join(choices)}", value) from None
+    chosen = str(value)
+    if chosen not in choices:
+        raise SpecError(name, f"must be one of {', '.join(choices)}", value)
+    return chosen
 
 
 def read_duration(name: str, value: object) -> timedelta:
@@ -150,48 +154,9 @@ def read_duration(name: str, value: object) -> timedelta:
             value = timedelta(seconds=float(value if isinstance(value, str | int | float) else "none"))
         except (ValueError, OverflowError):
             raise SpecError(name, "must be a timedelta or a number of seconds", value) from None
-    if value < timedelta(0):
+    if value < NO_TIME:
         raise SpecError(name, "must not be negative", str(value))
     return value
-
-
-def read_policy(value: object) -> RecoveryPolicy:
-    """A recovery policy: as it is, or from a list of mappings with the fields of ``RecoveryRule``.
-
-    :param value: None means the default policy; an empty list means never to submit again.
-    :raises SpecError: naming the rule and its field.
-    """
-    if value is None:
-        return recovery.DEFAULT_POLICY
-    if isinstance(value, recovery.RecoveryPolicy):
-        return value
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise SpecError("recovery", "must be a RecoveryPolicy or a list of mappings", value)
-    return recovery.RecoveryPolicy(tuple(_read_rule(f"recovery[{index}]", rule) for index, rule in enumerate(value)))
-
-
-def _read_rule(field: str, rule: object) -> RecoveryRule:
-    if isinstance(rule, recovery.RecoveryRule):
-        return rule
-    if not isinstance(rule, Mapping):
-        raise SpecError(field, f"must be a mapping with some of {', '.join(RULE_FIELDS)}", rule)
-    unknown = next((name for name in rule if name not in RULE_FIELDS), None)
-    if unknown is not None:
-        raise SpecError(f"{field}.{unknown}", f"is not one of {', '.join(RULE_FIELDS)}")
-    causes, scale = rule.get("causes", ()), rule.get("scale", {})
-    if isinstance(causes, str) or not isinstance(causes, Sequence):
-        raise SpecError(f"{field}.causes", "must be a list", causes)
-    try:
-        limit, factors = int(rule.get("limit", 1)), {str(name): float(factor) for name, factor in scale.items()}
-    except (TypeError, ValueError, AttributeError):
-        raise SpecError(field, "limit must be a number, scale a mapping of resources to numbers", rule) from None
-    return recovery.RecoveryRule(
-        causes=tuple(read_choice(f"{field}.causes", cause, state.Cause) for cause in causes),
-        action=read_choice(f"{field}.action", rule.get("action", "resubmit"), recovery.Recovery),
-        limit=limit,
-        back_off=read_duration(f"{field}.back_off", rule.get("back_off", 0)),
-        scale=factors,
-    )
 
 
 def read_ranks(stream_ranks: object) -> tuple[Rank, ...]:
@@ -245,11 +210,14 @@ def build_supervision(arguments: Mapping[str, object]) -> Supervision:
         for name, clock in CLOCK_OF_ARGUMENT.items()
         if arguments.get(name) is not None
     }
+    on_timeout, on_unfittable = (
+        read_choice(name, arguments.get(name, choices[0]), choices) for name, choices in CHOICES_OF_ARGUMENT.items()
+    )
     return decision.Supervision(
         budgets=clocks.Budgets(**limits),
-        policy=read_policy(arguments.get("recovery")),
-        on_timeout=read_choice("on_timeout", arguments.get("on_timeout", "stop"), decision.OnTimeout),
-        on_unfittable=read_choice("on_unfittable", arguments.get("on_unfittable", "fail"), decision.OnUnfittable),
+        policy=recovery_rules.read_policy(arguments.get("recovery")),
+        on_timeout=decision.OnTimeout(on_timeout),
+        on_unfittable=decision.OnUnfittable(on_unfittable),
     )
 
 
@@ -258,12 +226,11 @@ def check_supervision(arguments: Mapping[str, object]) -> None:
 
     :raises SpecError: naming the argument.
     """
-    literal = {name: value for name, value in arguments.items() if is_literal(value)}
-    check_durations(literal, CLOCK_OF_ARGUMENT)
-    # Each closed set is imported only for a DAG that names a member of it.
-    if "on_timeout" in literal:
-        read_choice("on_timeout", literal["on_timeout"], decision.OnTimeout)
-    if "on_unfittable" in literal:
-        read_choice("on_unfittable", literal["on_unfittable"], decision.OnUnfittable)
-    if "recovery" in literal:
-        read_policy(literal["recovery"])
+    for name, value in arguments.items():
+        if name in CLOCK_OF_ARGUMENT:
+            check_duration(name, value)
+        elif is_literal(value):
+            if name == "recovery":
+                recovery_rules.check_policy(value)
+            else:
+                read_choice(name, value, CHOICES_OF_ARGUMENT[name])

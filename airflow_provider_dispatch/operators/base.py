@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 from airflow.sdk import BaseOperator
 
 from airflow_provider_dispatch.hooks.deferred_import import deferred
+from airflow_provider_dispatch.hooks.plain_values import are_plain
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,6 +50,12 @@ class DispatchOperator(BaseOperator):
     def _keep(self, **attributes: object) -> None:
         """Set attributes at once, within `__init__`: Airflow's own way would look at each of them."""
         vars(self).update(attributes)
+
+    def _set_xcomargs_dependencies(self) -> None:
+        # Overrides Airflow's own search, which is the dearest part of a nested field. Where it is named otherwise, this
+        # is never called and the search made as ever.
+        if not are_plain(getattr(self, name, None) for name in self.template_fields):
+            super()._set_xcomargs_dependencies()
 
     def _begin_leg(self, context: Context, *, is_resumed: bool = False) -> Leg:
         settings = dispatch.DispatchHook(self.dispatch_conn_id).settings()

@@ -101,7 +101,7 @@ class DispatchHoldJobOperator(ActingOperator):
         targets.check_targets(names)
         self._check_unknown(("wait", "fail"))
         if wait_timeout is not None:
-            arguments.check_durations({"wait_timeout": wait_timeout}, ("wait_timeout",))
+            arguments.check_duration("wait_timeout", wait_timeout)
         if isinstance(until, timedelta | datetime) or (isinstance(until, str) and arguments.is_literal(until)):
             read_until(until, ANY_START)
 
@@ -196,7 +196,7 @@ class DispatchReleaseJobOperator(ActingOperator):
             raise SpecError("wait_until", f"must be one of {', '.join(WAITS_UNTIL)}", wait_until)
         self._check_unknown(("wait", "fail"))
         if wait_timeout is not None:
-            arguments.check_durations({"wait_timeout": wait_timeout}, ("wait_timeout",))
+            arguments.check_duration("wait_timeout", wait_timeout)
 
     async def _resolve(self, context: Context, leg: Leg, adapter: DispatchAdapter) -> list[Item]:
         if self.names or self.hold_task_id is None:

@@ -86,7 +86,7 @@ class DispatchStopJobOperator(ActingOperator):
         targets.check_targets(names)
         self._check_unknown(("ignore", "wait", "fail"))
         if stop_timeout is not STOP_TIMEOUT:
-            arguments.check_durations({"stop_timeout": stop_timeout}, ("stop_timeout",))
+            arguments.check_duration("stop_timeout", stop_timeout)
 
     def _build_errand(self, leg: Leg) -> Errand:
         reason = self.reason or f"stopped by task {leg.owner.dag_id}/{leg.owner.task_id}"

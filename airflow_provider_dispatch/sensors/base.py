@@ -19,6 +19,7 @@ from airflow_provider_dispatch.exceptions import DispatchError, JobFailedError, 
 from airflow_provider_dispatch.hooks import naming
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.hooks.dispatch import DEFAULT_CONNECTION_ID, DispatchHook, run_with_adapter
+from airflow_provider_dispatch.hooks.plain_values import are_plain
 from airflow_provider_dispatch.triggers import legs
 from airflow_provider_dispatch.version_compat import (
     AirflowSensorTimeout,
@@ -120,6 +121,11 @@ class DispatchJobBaseSensor(BaseSensorOperator):
             raise SpecError("if_unknown", f"must be one of {', '.join(UNKNOWN_JOBS)}", if_unknown)
         if self.mode == "reschedule" and not deferrable:
             self._check_interval()
+
+    def _set_xcomargs_dependencies(self) -> None:
+        # As in the operators: Airflow's own search, made only where it can find something.
+        if not are_plain(getattr(self, name, None) for name in self.template_fields):
+            super()._set_xcomargs_dependencies()
 
     @abstractmethod
     def _check_until(self) -> None:

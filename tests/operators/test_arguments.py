@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta
 
 import pytest
 from airflow.sdk import DAG, task
 
 from airflow_provider_dispatch.core.clocks import Clock
-from airflow_provider_dispatch.core.decision import OnTimeout, OnUnfittable
+from airflow_provider_dispatch.core.decision import OnTimeout, OnUnfittable, Supervision
 from airflow_provider_dispatch.core.job_spec import FLAT_ROLE_FIELDS, JobSpec
 from airflow_provider_dispatch.core.recovery import DEFAULT_POLICY, Recovery, RecoveryPolicy, RecoveryRule
 from airflow_provider_dispatch.core.state import Cause
 from airflow_provider_dispatch.exceptions import SpecError
-from airflow_provider_dispatch.operators import arguments
+from airflow_provider_dispatch.operators import arguments, recovery_rules
 from airflow_provider_dispatch.operators.gate import DispatchOpenGateOperator
 from airflow_provider_dispatch.operators.hold import DispatchHoldJobOperator, DispatchReleaseJobOperator
 from airflow_provider_dispatch.operators.job import DispatchStartJobOperator, DispatchTrainJobOperator
@@ -64,9 +65,10 @@ def test_a_wrong_job_fails_when_the_dag_is_parsed(kind: type, given: dict, field
         ({"recovery": ["node_lost"]}, "recovery[0]"),
         ({"recovery": [{"action": "pray"}]}, "recovery[0].action"),
         ({"recovery": [{"limit": "some"}]}, "recovery[0]"),
-        ({"recovery": [{"limit": -1}]}, "recovery.limit"),
+        ({"recovery": [{"limit": float("inf")}]}, "recovery[0]"),
+        ({"recovery": [{"limit": -1}]}, "recovery[0].limit"),
         ({"recovery": [{"back_off": -1}]}, "recovery[0].back_off"),
-        ({"recovery": [{"scale": {"memory": 0}}]}, "recovery.scale.memory"),
+        ({"recovery": [{"scale": {"memory": 0}}]}, "recovery[0].scale.memory"),
         ({"stream_ranks": 0}, "stream_ranks"),
         ({"stream_ranks": [-1]}, "stream_ranks"),
         ({"stream_ranks": [["worker", "first"]]}, "stream_ranks"),
@@ -202,10 +204,39 @@ def test_arguments_become_a_supervision() -> None:
 def test_policies_come_in_three_shapes() -> None:
     rule = RecoveryRule((), Recovery.HOLD)
 
-    assert arguments.read_policy(None) is DEFAULT_POLICY
-    assert arguments.read_policy([]) == RecoveryPolicy()
-    assert arguments.read_policy([rule]) == arguments.read_policy(RecoveryPolicy((rule,))) == RecoveryPolicy((rule,))
+    assert recovery_rules.read_policy(None) is DEFAULT_POLICY
+    assert recovery_rules.read_policy([]) == RecoveryPolicy()
+    assert (
+        recovery_rules.read_policy([rule])
+        == recovery_rules.read_policy(RecoveryPolicy((rule,)))
+        == RecoveryPolicy((rule,))
+    )
     assert arguments.is_literal(RecoveryPolicy((rule,)))
+
+
+def test_a_policy_of_the_contracts_own_classes_is_taken_when_the_dag_is_parsed() -> None:
+    rule = RecoveryRule((), Recovery.HOLD)
+
+    for given in (RecoveryPolicy((rule,)), [rule, {"causes": ["node_lost"]}]):
+        assert (
+            DispatchTrainJobOperator(task_id="train", command=COMMAND, recovery=given).supervision["recovery"] is given
+        )
+
+
+def test_the_names_of_choices_are_the_contracts() -> None:
+    """They are written out, because a DAG file that is only parsed must not load the contract."""
+    assert set(recovery_rules.CAUSES) == set(Cause)
+    assert set(recovery_rules.ACTIONS) == set(Recovery)
+    assert recovery_rules.PlainRule._fields == tuple(field.name for field in dataclasses.fields(RecoveryRule))
+    assert {name: set(choices) for name, choices in arguments.CHOICES_OF_ARGUMENT.items()} == {
+        "on_timeout": set(OnTimeout),
+        "on_unfittable": set(OnUnfittable),
+    }
+
+
+def test_what_is_left_out_is_the_contracts_default() -> None:
+    assert arguments.build_supervision({}) == Supervision()
+    assert recovery_rules.read_policy([{}]).rules == (RecoveryRule(()),)
 
 
 def test_ranks_are_numbers_or_pairs() -> None:
