@@ -57,7 +57,7 @@ STATES_OF_GOAL: dict[Goal, frozenset[State]] = {
 }
 """``QUEUED`` means "in the queue or further", which a gated job that was held and released is as well."""
 
-_PASSED = {Goal.OPENED, Goal.ADMITTED, Goal.RELEASED, Goal.QUEUED}
+_PASSED = {Goal.OPENED, Goal.ADMITTED, Goal.RUNNING, Goal.RELEASED, Goal.QUEUED}
 """Goals that a job which succeeded has reached on its way."""
 
 

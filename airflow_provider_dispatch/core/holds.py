@@ -113,13 +113,17 @@ def place_hold(book: HoldBook, request: HoldRequest, now: datetime) -> tuple[Hol
 def release_hold(book: HoldBook, hold: Hold) -> HoldBook:
     """Lift exactly that hold. Lifting a released one changes nothing.
 
-    :raises StaleHoldError: the instance was never given out here, or belongs to another key.
+    :raises StaleHoldError: the instance was never given out here, or belongs to another key or moment.
     """
     if not 1 <= hold.instance <= book.last_instance:
         raise StaleHoldError(f"hold {hold.instance} was never placed on this job; its last is {book.last_instance}")
     for held in book.active:
-        if held.instance == hold.instance and held.key != hold.key:
-            raise StaleHoldError(f"hold {hold.instance} belongs to {held.key!r}, not to {hold.key!r}")
+        # Instances count anew in each submission, so the stamp tells a hold from its namesake in an earlier one.
+        if held.instance == hold.instance and (held.key, held.since) != (hold.key, hold.since):
+            given = f"that of {hold.key!r} since {hold.since.isoformat()}"
+            raise StaleHoldError(
+                f"hold {hold.instance} belongs to {held.key!r} since {held.since.isoformat()}, not {given}"
+            )
     return replace(book, active=tuple(held for held in book.active if held.instance != hold.instance))
 
 

@@ -19,7 +19,7 @@ OPEN_GATE = """
 gated        F    F      F        F     F     F     F       F        F      F     w       w
 opened       D    F      D        D     D     D     D       D        D      F     w       w
 admitted     D    F      w        w     w     w     w       D        D      F     w       w
-running      F    F      w        w     w     w     w       w        D      F     w       w
+running      D    F      w        w     w     w     w       w        D      F     w       w
 held         F    F      w        w     D     w     w       w        w      F     w       w
 released     D    F      w        w     w     D     D       D        D      F     w       w
 queued       D    F      w        w     w     D     D       D        D      F     w       w

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,8 @@ from airflow_provider_dispatch.exceptions import SpecError, StaleHoldError
 from tests.core.strategies import NOW, at
 
 ANN = Actor(ActorKind.HUMAN, "ann")
+SINCE = NOW.isoformat()
+EARLIER = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 def request(key: str, until: datetime | None = None) -> HoldRequest:
@@ -141,8 +143,9 @@ def test_a_released_hold_may_be_released_again() -> None:
         ({"instance": 0}, "hold 0 was never placed on this job; its last is 2"),
         ({"instance": -1}, "hold -1 was never placed on this job; its last is 2"),
         ({"instance": 3}, "hold 3 was never placed on this job; its last is 2"),
-        ({"instance": 2}, "hold 2 belongs to 'b', not to 'a'"),
-        ({"key": "other"}, "hold 1 belongs to 'a', not to 'other'"),
+        ({"instance": 2}, f"hold 2 belongs to 'b' since {SINCE}, not that of 'a' since {SINCE}"),
+        ({"key": "other"}, f"hold 1 belongs to 'a' since {SINCE}, not that of 'other' since {SINCE}"),
+        ({"since": EARLIER}, f"hold 1 belongs to 'a' since {SINCE}, not that of 'a' since 2001-01-01T00:00:00+00:00"),
     ],
 )
 def test_a_hold_of_somebody_else_is_never_lifted(changes: dict, message: str) -> None:
