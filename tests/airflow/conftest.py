@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dispatch.testing.airflow_processes import RealAirflow
+from tests.airflow.programs import ACTIONS
+from tests.airflow.scene import Scene
 
 DAGS_FOLDER = Path(__file__).parent / "dags"
 CONNECTIONS = {
@@ -35,6 +37,17 @@ def real_airflow(repository: Path) -> Iterator[RealAirflow]:
         yield airflow
         last = airflow.alive()
     assert is_nothing_left(airflow.home, last)
+
+
+@pytest.fixture(scope="session")
+def queues(real_airflow: RealAirflow) -> Scene:
+    """A store with room for one job in each narrow queue, for any number in the wide one, and for none in another."""
+    scene = Scene(real_airflow, "queues")
+    scene.layout.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    narrow = "".join(f"[queues.narrow-{action}]\nquota = {{seat = 1}}\n" for action in ACTIONS)
+    rest = "[queues.wide]\n[queues.none]\nquota = {seat = 0}\n"
+    scene.layout.queues.write_text(f"[node]\ncapacity = {{seat = {len(ACTIONS)}}}\n{narrow}{rest}")
+    return scene
 
 
 def harness_environment(repository: Path) -> dict[str, str]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import JsonValue
+
 from airflow_provider_dispatch.adapters.local.adapter import build_adapter
 from airflow_provider_dispatch.adapters.local.layout import StoreLayout
 from airflow_provider_dispatch.core.identity import JobID, build_task_job_id
@@ -119,6 +121,12 @@ class Scene:
             if error.status == 404:
                 return ""
             raise
+
+    def read_result(self, run: Run, task_id: str = "train") -> dict[str, JsonValue]:
+        """What a task hands on."""
+        found = self.rest.fetch_xcom(run, task_id)
+        assert isinstance(found, dict)
+        return found
 
     def find_processes(self, run: Run, task_id: str) -> tuple[int, int]:
         """The worker that runs a task, and the process of the task beneath it."""

@@ -31,9 +31,9 @@ def test_a_job_goes_on_under_a_higher_epoch_after_its_release(real_airflow):
     assert {row.task_id: (row.state, row.try_number) for row in scene.rest.fetch_tasks(run)} == dict.fromkeys(
         ("train", "runs", "hold", "release"), ("success", 1)
     )
-    result = scene.rest.fetch_xcom(run, "train")
+    result = scene.read_result(run)
     assert (result["epoch"], result["executions"], result["result"]) == (AFTER_RELEASE, 2, {"steps": 5})
-    assert scene.rest.fetch_xcom(run, "hold")["reason"] == "maintenance"
+    assert scene.read_result(run, "hold")["reason"] == "maintenance"
     assert scene.rest.fetch_xcom(run, "release") == []
     log = scene.wait_for_line(run, "held by held_and_released/hold: maintenance")
     assert f"DISPATCH_EPOCH={AFTER_RELEASE}" in log

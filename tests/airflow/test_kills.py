@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass, field
 
 import pytest
+from pydantic import JsonValue
 
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.testing.airflow_rest import Run
@@ -53,11 +54,11 @@ def bad_day(real_airflow) -> BadDay:
     return day
 
 
-def finish(day: BadDay, task_id: str) -> dict:
+def finish(day: BadDay, task_id: str) -> dict[str, JsonValue]:
     """Let a job end well, and return what its task hands on."""
     day.scene.tell(day.run, "exit 0", task_id)
     day.scene.wait_for_task(day.run, "success", task_id)
-    return day.scene.rest.fetch_xcom(day.run, task_id)
+    return day.scene.read_result(day.run, task_id)
 
 
 def test_a_killed_rank_fails_the_task_and_is_named(bad_day):

@@ -78,7 +78,7 @@ def test_a_cleared_task_makes_a_new_submission_which_its_old_trigger_leaves_alon
 
     scene.tell(run, "exit 0")
     assert scene.airflow.wait_for_run(run).state == "success"
-    result = scene.rest.fetch_xcom(run, "train")
+    result = scene.read_result(run)
     assert (result["submission"], result["epoch"], result["executions"]) == (2, RESUBMITTED, 1)
 
 
@@ -103,5 +103,5 @@ def test_a_short_job_is_waited_for_in_the_worker(scene, runs):
     run = runs["short_job"]
     assert scene.airflow.wait_for_run(run).state == "success"
 
-    assert scene.rest.fetch_xcom(run, "train")["epoch"] == FIRST
+    assert scene.read_result(run)["epoch"] == FIRST
     assert TRIGGER_STARTS not in scene.rest.fetch_log(run, "train")

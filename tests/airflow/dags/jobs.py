@@ -1,36 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DAGs whose jobs do what a test tells them through a file, so that it decides when something happens.
-
-The programs are those of the contract suite; a test finds the folder they listen in beneath the Airflow home.
-"""
+"""DAGs whose jobs do what a test tells them, so that it decides when something happens."""
 
 from __future__ import annotations
 
-import os
-import sys
 from datetime import timedelta
-from pathlib import Path
 
 from airflow.sdk import DAG
 
 from airflow_provider_dispatch.operators.hold import DispatchHoldJobOperator, DispatchReleaseJobOperator
 from airflow_provider_dispatch.operators.job import DispatchTrainJobOperator
 from airflow_provider_dispatch.sensors.job import DispatchJobSensor
+from tests.airflow.programs import rank, told_ready
 
-RANK = Path(__file__).parents[2] / "contract" / "rank.py"
-CONTROL = Path(os.environ["AIRFLOW_HOME"]) / "control"
 AT_ONCE = timedelta(seconds=1)
-
-
-def rank(*behaviour: str) -> dict[str, object]:
-    """Arguments of an operator: a program that runs until it is told otherwise."""
-    return {"command": [sys.executable, "-I", "-S", str(RANK), *behaviour], "env": {"CONTROL": str(CONTROL)}}
-
-
-def told_ready() -> dict[str, object]:
-    """A check that a test lets pass."""
-    path = '"$CONTROL/$DISPATCH_JOB_ID-$DISPATCH_ROLE-$DISPATCH_RANK.$DISPATCH_EPOCH.ready"'
-    return {"command": ["/bin/sh", "-c", f"test -e {path}"]}
 
 
 class PatientTrainJobOperator(DispatchTrainJobOperator):
