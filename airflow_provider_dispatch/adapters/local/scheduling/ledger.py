@@ -76,7 +76,7 @@ class Ledger:
 
     def _find_free(self, node: Node) -> Resources:
         used = self._by_node.get(node.name, {})
-        return {resource: has - used.get(resource, 0) for resource, has in node.capacity.items()}
+        return {resource: max(0, has - used.get(resource, 0)) for resource, has in node.capacity.items()}
 
     def find_gap(self, queue: str, total: Resources) -> QuotaGap | None:
         """The first quota, from the queue upwards, that this much more would break."""

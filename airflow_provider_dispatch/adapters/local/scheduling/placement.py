@@ -15,7 +15,7 @@ from airflow_provider_dispatch.adapters.local.scheduling.demand import Demand, s
 from airflow_provider_dispatch.adapters.local.scheduling.model import Node, Placement, Resources, Shape
 
 Room = tuple[Node, Resources]
-"""A node and what is free on it; below zero where it is overcommitted."""
+"""A node and what is free on it; never below zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def place(demand: Demand, rooms: Sequence[Room]) -> Placement | None:
 def find_lack(demand: Demand, rooms: Sequence[Room]) -> Lack | None:
     """Why the demand can't be placed in any way; None doesn't promise that it can."""
     for resource, needed in sorted(demand.total.items()):
-        free = sum(max(room.get(resource, 0), 0) for _, room in rooms)
+        free = sum(room.get(resource, 0) for _, room in rooms)
         if needed > free:
             return Lack(free, resource=resource)
     for shape in demand.shapes:
@@ -77,7 +77,7 @@ def _count_fitting(shape: Shape, room: Resources) -> int:
     places = shape.count
     for resource, amount in shape.request.items():
         if amount:
-            places = min(places, max(room.get(resource, 0), 0) // amount)
+            places = min(places, room.get(resource, 0) // amount)
     return places
 
 

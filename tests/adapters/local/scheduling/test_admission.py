@@ -167,6 +167,12 @@ def test_of_equal_shares_the_one_whose_head_is_older_goes_first_then_the_name() 
     assert [*decide(*alike, nodes=[one]).admit] == ["y"]
 
 
+def test_a_queue_that_uses_nothing_and_one_that_never_ran_have_the_same_share() -> None:
+    jobs = (placed("z", queue="a", cpu=0), waiting("x", ask(1, cpu=1000), queue="a", since=NOW - 1))
+    one = Node("host", {"cpu": 1000})
+    assert [*decide(*jobs, waiting("y", ask(1, cpu=1000), queue="b"), nodes=[one]).admit] == ["x"]
+
+
 def test_shares_count_what_is_ending_and_all_nodes() -> None:
     jobs = (
         ending(placed("a0", queue="a", cpu=1000)),
