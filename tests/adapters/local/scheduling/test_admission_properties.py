@@ -85,7 +85,7 @@ def states(draw, *, nodes: int = 1, can_run: bool = True) -> AdmissionState:
     return AdmissionState(machines, draw(queues), waiting, tuple(placed), reservations)
 
 
-@settings(PATIENT, max_examples=80)
+@settings(PATIENT, max_examples=40)
 @given(states(nodes=3))
 def test_nothing_is_given_out_that_is_not_there(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -102,7 +102,7 @@ def test_nothing_is_given_out_that_is_not_there(state: AdmissionState) -> None:
             assert used.get(resource, 0) <= max(quota, had.get(resource, 0))
 
 
-@settings(PATIENT, max_examples=80)
+@settings(PATIENT, max_examples=40)
 @given(states(nodes=3))
 def test_all_the_promises_together_can_be_kept(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -120,7 +120,7 @@ def test_all_the_promises_together_can_be_kept(state: AdmissionState) -> None:
     assert sum(not reservation.is_for_preemption for reservation in plan.reservations) <= 1
 
 
-@settings(PATIENT, max_examples=60)
+@settings(PATIENT, max_examples=30)
 @given(states(nodes=3))
 def test_a_gang_is_placed_whole(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -135,7 +135,7 @@ def test_a_gang_is_placed_whole(state: AdmissionState) -> None:
                 assert all(count.is_integer() for count in ranks)
 
 
-@settings(PATIENT, max_examples=60)
+@settings(PATIENT, max_examples=30)
 @given(states(nodes=2), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(state: AdmissionState, random) -> None:
     def shuffle(jobs):
@@ -154,7 +154,7 @@ def test_the_order_of_the_input_does_not_matter(state: AdmissionState, random) -
     assert list(again.admit) == list(plan.admit)
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=70)
 @given(states())
 def test_a_plan_that_was_carried_out_leaves_nothing_to_do(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -165,7 +165,7 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_do(state: AdmissionState)
     assert again.wake_at == plan.wake_at
 
 
-@settings(PATIENT, max_examples=60)
+@settings(PATIENT, max_examples=30)
 @given(states(can_run=False))
 def test_an_idle_machine_takes_somebody(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -174,7 +174,7 @@ def test_an_idle_machine_takes_somebody(state: AdmissionState) -> None:
     assert bool(plan.admit) == bool(able)
 
 
-@settings(PATIENT, max_examples=60)
+@settings(PATIENT, max_examples=30)
 @given(states(nodes=2))
 def test_every_job_starts_or_has_a_reason(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -182,7 +182,7 @@ def test_every_job_starts_or_has_a_reason(state: AdmissionState) -> None:
     assert not {*plan.admit} & {*plan.reasons}
 
 
-@settings(PATIENT, max_examples=80)
+@settings(PATIENT, max_examples=40)
 @given(states(nodes=2))
 def test_nobody_is_overtaken_by_its_like(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -213,7 +213,7 @@ def crowds(draw) -> AdmissionState:
     return AdmissionState((Node("n0", capacity),), (Queue("a", nominal=quota),), (preemptor,), running)
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=70)
 @given(crowds())
 def test_victims_are_allowed_complete_and_needed(state: AdmissionState) -> None:
     plan = decide_admission(state, NOW)
@@ -238,12 +238,13 @@ def test_victims_are_allowed_complete_and_needed(state: AdmissionState) -> None:
             assert not has_room_without([job for job in victims if job is not victim])
 
 
-@settings(PATIENT, max_examples=60)
+@settings(PATIENT, max_examples=30)
 @given(states(nodes=2))
 def test_preemptions_come_to_an_end(state: AdmissionState) -> None:
     """Victims end and queue again; nobody else ends and nobody comes: after a while nothing changes any more."""
-    shapes_of = {job.key: (Shape(1, dict(job.placement[0][1])),) for job in state.placed}
+    shapes_of: dict[str, tuple[Shape, ...]] = {job.key: (Shape(1, dict(job.placement[0][1])),) for job in state.placed}
     shapes_of |= {job.key: job.shapes for job in state.waiting}
+    plan = decide_admission(state, NOW)
     for turn in range(60):
         plan = decide_admission(state, NOW + turn)
         if not (plan.admit or plan.preempt) and not any(job.is_ending for job in state.placed):

@@ -185,8 +185,8 @@ def test_what_is_ending_anyway_spares_a_victim() -> None:
     second = waiting("second", ask(2, cpu=1000), priority=10, since=NOW + 1)
     assert find_victims(HIGH, second, *jobs) == ["low"]
     # Nor does one that is too small alone, but it does its part.
-    jobs = (ending(placed("stopped", cpu=1000)), placed("low1", cpu=1000), placed("low2", cpu=3000, at=-1))
-    plan = decide(HIGH, *jobs)
+    lows = (placed("low1", cpu=1000), placed("low2", cpu=3000, at=-1))
+    plan = decide(HIGH, ending(placed("stopped", cpu=1000)), *lows)
     assert [preemption.victim for preemption in plan.preempt] == ["low1"]
     assert plan.reservations[0].victims == ("low1", "stopped")
 
