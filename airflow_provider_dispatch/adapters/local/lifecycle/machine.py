@@ -26,7 +26,7 @@ from airflow_provider_dispatch.adapters.local.lifecycle.queueing import (
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Ending, Key, Status, Submission
 from airflow_provider_dispatch.adapters.local.lifecycle.turn import Turn
 from airflow_provider_dispatch.adapters.local.scheduling.admission import decide_admission
-from airflow_provider_dispatch.adapters.local.scheduling.model import Plan, Reservation
+from airflow_provider_dispatch.adapters.local.scheduling.model import Plan, Reservation, Shape
 from airflow_provider_dispatch.adapters.local.scheduling.waiting_line import positions
 from airflow_provider_dispatch.core.holds import lift_expired, next_expiry
 from airflow_provider_dispatch.core.state import Cause
@@ -43,13 +43,14 @@ class Machine:
         self._generation = generation
         self._jobs: dict[Key, Job] = {}
         self._reservations: tuple[Reservation, ...] = ()
+        self._shapes: dict[str, tuple[Shape, ...]] = {}
         self._wake_at: datetime | None = None
         self._now = datetime.min.replace(tzinfo=UTC)
 
     def load(self, stored: Iterable[tuple[Submission, Status]]) -> None:
         """Take over what an earlier agent left. Its executions stand until they are told gone or lost."""
         for submission, status in stored:
-            shapes = build_shapes(submission)
+            shapes = self._build_shapes(submission)
             placement = build_placement(shapes, self._config.node.name) if status.execution is not None else ()
             self._jobs[submission.key] = Job(submission, status, shapes, placement)
 
@@ -89,6 +90,11 @@ class Machine:
         keys = {job.admission_key: key for key, job in self._jobs.items()}
         return {keys[name]: position for name, position in positions(state).items()}
 
+    def _build_shapes(self, submission: Submission) -> tuple[Shape, ...]:
+        """One object for all jobs that ask for the same, which spares admission comparing them in every pass."""
+        shapes = build_shapes(submission)
+        return self._shapes.setdefault(repr(shapes), shapes)
+
     def _route(self, message: Input, batch: _Batch) -> None:
         match message:
             case messages.IntentChanged(submission):
@@ -113,7 +119,7 @@ class Machine:
     def _take_intent(self, submission: Submission, batch: _Batch) -> None:
         known = self._jobs.get(submission.key)
         if known is None:
-            self._jobs[submission.key] = Job(submission, Status(), build_shapes(submission))
+            self._jobs[submission.key] = Job(submission, Status(), self._build_shapes(submission))
         turn = batch.turn(submission.key, is_new=known is None)
         turn.submission = submission
         self._jobs[submission.key] = replace(self._jobs[submission.key], submission=submission)

@@ -146,7 +146,6 @@ class ReasonCode(StrEnum):
     QUEUE_STOPPED = "queue_stopped"
     QUOTA = "quota"
     NODES = "nodes"
-    BEHIND = "behind"
     RESERVED = "reserved"
     PREEMPTING = "preempting"
 
