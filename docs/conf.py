@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """How Sphinx builds the documentation; ``make docs`` calls it and treats a warning as an error."""
 
-from airflow_provider_dispatch import __version__
+import atexit
+import os
+import shutil
+import tempfile
+
+# The reference imports operators, and so Airflow, which writes into its home.
+_home = tempfile.mkdtemp(prefix="dispatch-docs-")
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
+os.environ["AIRFLOW_HOME"] = _home
+
+from airflow_provider_dispatch import __version__  # noqa: E402 - Airflow reads its environment when it's imported
 
 project = "airflow-provider-dispatch"
 author = "the airflow-provider-dispatch authors"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation says what is: the architecture's tree and layers, the decisions' headings and index."""
+"""The documentation says what is: the architecture's tree and layers, the decisions' headings, index and checks.
+
+What single pages say is compared with the code in ``tests/docs``.
+"""
 
 from __future__ import annotations
 
@@ -87,9 +90,30 @@ def test_every_decision_has_the_same_headings_and_a_place_in_the_index(repositor
     assert [int(path.stem[:4]) for path in records] == list(range(1, len(records) + 1))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/concepts.md", "docs/architecture.md"])
+def test_what_a_decision_says_checks_it_is_there(repository: Path) -> None:
+    """A check that was renamed or removed leaves a decision that nothing keeps."""
+    sources = {path: path.read_text() for path in (repository / "tests").rglob("*.py")}
+    tests = {
+        name for text in sources.values() for name in re.findall(r"^ *(?:async )?def (test_\w+)\(", text, re.MULTILINE)
+    }
+    named = "".join(
+        path.read_text().partition("## Checked by")[2] for path in (repository / "docs/adr").glob("[0-9]*.md")
+    )
+    paths, names = re.findall(r"`(tests/[\w/.]+)`", named), re.findall(r"`(test_\w+)`", named)
+
+    assert (len(paths) > 10, len(names) > 10) == (True, True)
+    assert [path for path in paths if not (repository / path).exists()] == []
+    assert [name for name in names if name not in tests] == []
+
+
+def list_pages() -> list[str]:
+    root = Path(__file__).resolve().parents[1]
+    return ["README.md", *(path.relative_to(root).as_posix() for path in sorted((root / "docs").rglob("*.md")))]
+
+
+@pytest.mark.parametrize("page", list_pages())
 def test_links_lead_somewhere(repository: Path, page: str) -> None:
     """Sphinx checks its own pages; a page read on a forge has no Sphinx."""
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", (repository / page).read_text())
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", (repository / page).read_text())
 
     assert [target for target in targets if not ((repository / page).parent / target).exists()] == []

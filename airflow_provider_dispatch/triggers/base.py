@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all triggers of the provider share: their arguments, one wait, one event.
 
-A concrete trigger (:mod:`.job`) declares its own arguments and its judge. Triggers run in the triggerer, possibly twice
-at once, and are rebuilt from plain JSON. They read; only a killed one writes (:mod:`.killing`). DAG files import this
-module, so what runs is imported when it runs (:mod:`.running`).
+A concrete trigger (:mod:`airflow_provider_dispatch.triggers.job`) declares its own arguments and its judge. Triggers
+run in the triggerer, possibly twice at once, and are rebuilt from plain JSON. They read; only a killed one writes
+(:mod:`.killing`). DAG files import this module, so what runs is imported when it runs (:mod:`.running`).
 """
 
 from __future__ import annotations

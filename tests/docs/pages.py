@@ -16,11 +16,12 @@ def read_blocks(page: str, language: str) -> list[str]:
 
 def read_section(page: str, heading: str) -> str:
     """What stands below a heading, up to the next one of the same rank or higher."""
-    match = re.search(rf"^(#+) {re.escape(heading)}\n", page, re.MULTILINE)
+    # A comment in a block of code isn't a heading.
+    prose = BLOCK.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), page)
+    match = re.search(rf"^(#+) {re.escape(heading)}\n", prose, re.MULTILINE)
     assert match, f"the page has no heading {heading!r}"
-    rest = page[match.end() :]
-    end = re.search(rf"^#{{1,{len(match[1])}}} ", rest, re.MULTILINE)
-    return rest[: end.start()] if end else rest
+    end = re.search(rf"^#{{1,{len(match[1])}}} ", prose[match.end() :], re.MULTILINE)
+    return page[match.end() :][: end.start() if end else None]
 
 
 def read_rows(text: str) -> Iterator[list[str]]:
