@@ -63,7 +63,7 @@ def derive_observation(
         gates=Gates(is_open=submission.opened_at is not None),
         holds=submission.holds.active if status.end is None else (),
         pending=_derive_pending(submission, status, state, position),
-        ranks=tuple(_count_ranks(role.name, role.nodes, execution) for role in submission.request.spec.roles),
+        ranks=tuple(_count_ranks(role.name, role.nodes, status) for role in submission.request.spec.roles),
         waiting_role=_derive_waiting_role(submission, execution) if state is State.STARTING else None,
         failed_rank=status.failed_rank,
         last_lines=status.last_lines,
@@ -95,8 +95,9 @@ def _derive_pending(submission: Submission, status: Status, state: State, positi
     return Pending(known.code, known.message, submission.queue, position, status.preemptions, status.queued_since)
 
 
-def _count_ranks(role: str, nodes: int, execution: Execution | None) -> RoleRanks:
-    ranks = execution.of_role(role) if execution is not None else ()
+def _count_ranks(role: str, nodes: int, status: Status) -> RoleRanks:
+    known = status.execution.ranks if status.execution is not None else status.last_ranks
+    ranks = [rank for rank in known if rank.role == role]
     return RoleRanks(
         role=role,
         nodes=nodes,

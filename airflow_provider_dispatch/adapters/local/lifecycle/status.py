@@ -132,6 +132,7 @@ class Status:
     :param identity: of the newest execution, alive or not; None before the first.
     :param execution: while its processes may exist; an admitted job holds its room as long.
     :param end: SUCCEEDED or FAILED; never changes once set.
+    :param last_ranks: of the execution that it ended with, once every process is gone.
     :param queued_since: when it first wanted room; kept over preemption and release.
     :param generation: of the agent that wrote this.
     """
@@ -146,6 +147,7 @@ class Status:
     evidence: tuple[Evidence, ...] = ()
     failed_rank: FailedRank | None = None
     last_lines: tuple[str, ...] = ()
+    last_ranks: tuple[RankStatus, ...] = ()
     result: object = None
     restarts: int = 0
     preemptions: int = 0

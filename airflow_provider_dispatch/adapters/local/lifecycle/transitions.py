@@ -95,7 +95,7 @@ def take_gone(turn: Turn, lost: messages.ExecutionLost | None = None) -> None:
     :param lost: nobody saw how it ended.
     """
     execution = turn.live
-    turn.change(execution=None)
+    turn.change(execution=None, last_ranks=execution.ranks if turn.status.end is not None else ())
     match execution.ending:
         case Ending.RESTART if lost is None:
             _restart(turn, execution.identity)

@@ -241,6 +241,16 @@ def test_a_good_exit_before_our_signal_is_success_and_the_hold_is_void(driver: D
     assert derive_observation(driver.submissions[key], driver.statuses[key], NOW).holds == ()
 
 
+def test_an_ended_job_goes_on_saying_how_its_ranks_ended(driver: Driver) -> None:
+    key = driver.submit(nodes=2, resources={})
+    driver.bring_up(key, ranks=2)
+    driver.exit(key, 0, rank=1)
+    driver.exit(key, 3, rank=0)
+    driver.gone(key)
+    ranks = derive_observation(driver.submissions[key], driver.statuses[key], NOW).ranks[0]
+    assert (ranks.running, ranks.ready, ranks.succeeded, ranks.failed) == (0, 0, 1, 1)
+
+
 def test_a_bad_exit_before_our_signal_is_a_failure(driver: Driver) -> None:
     key = driver.submit()
     driver.bring_up(key)
