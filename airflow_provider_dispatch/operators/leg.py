@@ -18,7 +18,7 @@ from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.operators.worker_cursors import WorkerCursors
 from airflow_provider_dispatch.triggers.base import wall_clock
 from airflow_provider_dispatch.triggers.cursors import CursorStore, NoCursors
-from airflow_provider_dispatch.version_compat import conf
+from airflow_provider_dispatch.triggers.legs import build_not_before
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -109,14 +109,9 @@ def build_trigger_times(leg: Leg, *, deadline: datetime | None = None) -> Trigge
     """
     deadline = deadline or leg.deadline
     return {
-        "not_before": (leg.clock() + fetch_shortest_deferral()).astimezone(UTC).isoformat(),
+        "not_before": build_not_before(leg.clock()),
         "deadline": None if deadline is None else deadline.astimezone(UTC).isoformat(),
     }
-
-
-def fetch_shortest_deferral() -> timedelta:
-    """A deferral that ends sooner can be failed by the scheduler, because the worker still reports its first leg."""
-    return timedelta(seconds=conf.getint("workers", "min_heartbeat_interval", fallback=5) + 1)
 
 
 def read_event(event: Mapping[str, object] | None) -> tuple[str, str]:

@@ -98,7 +98,7 @@ def test_what_a_deferral_carries(airflow: Airflow, train: Train) -> None:
     leg = airflow.run(train)
 
     kwargs = leg.trigger_kwargs
-    interval = timedelta(seconds=conf.getint("workers", "min_heartbeat_interval") + 1)
+    interval = timedelta(seconds=2 * conf.getint("workers", "min_heartbeat_interval") + 1)
     assert datetime.fromisoformat(kwargs["not_before"]) >= before + interval
     assert datetime.fromisoformat(kwargs["deadline"]) - before == pytest.approx(
         timedelta(hours=1), abs=timedelta(seconds=10)

@@ -210,7 +210,7 @@ def test_the_trigger_knows_when_it_may_and_must_end(world: World, airflow: Airfl
 
     stored = {name: str(value) for name, value in leg.trigger_kwargs.items()}
     not_before, deadline = (datetime.fromisoformat(stored[name]) for name in ("not_before", "deadline"))
-    assert timedelta(seconds=6) <= not_before - before <= timedelta(seconds=30)
+    assert timedelta(seconds=11) <= not_before - before <= timedelta(seconds=30)
     assert timedelta(seconds=590) <= deadline - before <= timedelta(seconds=610)
     assert leg.deferral.trigger_timeout >= timedelta(seconds=640)
 
