@@ -29,7 +29,11 @@ autodoc_default_options = {"members": True, "member-order": "bysource", "show-in
 autodoc_typehints = "signature"
 # Signatures as they are written: an expanded default or union says less than its name.
 autodoc_preserve_defaults = True
+# An operator has some thirty arguments: one a line.
+maximum_signature_line_length = 100
 
 html_theme = "furo"
 html_title = f"airflow-provider-dispatch {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]

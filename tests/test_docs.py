@@ -75,6 +75,21 @@ def test_every_room_of_the_tree_has_a_layer(blocks: list[str]) -> None:
     assert rooms - {"__init__"} == set(re.findall(r"\w+", blocks[1]))
 
 
+def test_what_is_imported_by_string_keeps_to_the_layers_too(repository: Path, blocks: list[str]) -> None:
+    """import-linter doesn't see these imports."""
+    height = {room: -depth for depth, line in enumerate(blocks[1].splitlines()) for room in re.findall(r"\w+", line)}
+    named = re.compile(rf'= deferred\("{PACKAGE}\.(\w+)')
+    package = repository / PACKAGE
+    found = [
+        (path.relative_to(package).parts[0], room)
+        for path in package.rglob("*.py")
+        for room in named.findall(path.read_text())
+    ]
+
+    assert len(found) > 20
+    assert [(room, other) for room, other in found if other != room and height[other] >= height[room]] == []
+
+
 def test_every_decision_has_the_same_headings_and_a_place_in_the_index(repository: Path) -> None:
     folder = repository / "docs/adr"
     records = sorted(folder.glob("[0-9]*.md"))

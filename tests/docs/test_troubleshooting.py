@@ -30,6 +30,12 @@ def read_messages(text: str) -> list[str]:
     return [row[0].strip("`") for row in read_rows(text)]
 
 
+def read_first_texts(repository: Path, name: str) -> list[str]:
+    """What calls of *name* say, with gaps."""
+    calls = (call for call in find_calls(repository, name) if call.args)
+    return [text for call in calls if (text := read_text(call.args[0]))]
+
+
 def test_every_message_is_one_that_the_code_can_say(page: str, repository: Path) -> None:
     texts, messages = read_texts(repository), read_messages(page)
 
@@ -40,7 +46,7 @@ def test_every_message_is_one_that_the_code_can_say(page: str, repository: Path)
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_every_refusal_of_an_adapter_has_a_cure(refusal: str, page: str, repository: Path) -> None:
     told = read_messages(read_section(page, "A call is refused"))
-    raised = [text for call in find_calls(repository, refusal) if call.args and (text := read_text(call.args[0]))]
+    raised = read_first_texts(repository, refusal)
 
     assert raised
     assert [text for text in raised if not any(can_be_said(message, [text]) for message in told)] == []
@@ -49,13 +55,13 @@ def test_every_refusal_of_an_adapter_has_a_cure(refusal: str, page: str, reposit
 def test_the_errors_named_are_raised_with_those_messages(page: str, repository: Path) -> None:
     rows = {row[0].strip("`"): row[1].split("`")[1] for row in read_rows(read_section(page, "A call is refused"))}
     known = {*REFUSALS, OwnedByAnotherTryError.__name__}
-    own = {name: {read_text(call.args[0]) for call in find_calls(repository, name) if call.args} for name in known}
-    everybody = set().union(*own.values()) - {None}
+    own = {name: set(read_first_texts(repository, name)) for name in known}
+    everybody = set().union(*own.values())
 
     wrong = [
         (message, name)
         for message, name in rows.items()
-        if can_be_said(message, everybody) and not can_be_said(message, own[name] - {None})
+        if can_be_said(message, everybody) and not can_be_said(message, own[name])
     ]
 
     assert set(rows.values()) <= known
