@@ -141,7 +141,7 @@ def test_a_job_that_is_over_fails_the_sensor_at_once_by_its_cause(world: World, 
     assert leg.done.error.diagnosis is not None
 
 
-LONG = {"timeout": 3600}
+LONG: dict = {"timeout": 3600}
 
 
 @in_every_mode

@@ -269,12 +269,12 @@ def test_a_command_that_is_missing_after_the_end_changes_nothing(driver: Driver)
 
 
 def test_a_role_is_spawned_once_however_many_become_ready(driver: Driver) -> None:
-    roles = [
+    roles: list[dict] = [
         {"name": "w", "nodes": 2, "command": ["run"]},
         {"name": "l", "command": ["run"], "after": [{"role": "w"}]},
     ]
     key = _submit_roles(driver, roles)
-    spawned = []
+    spawned: list[messages.Effect] = []
     for rank in (0, 1):
         driver.apply(messages.RankStarted(key, driver.identity(key), "w", rank, 1))
         spawned += driver.apply(messages.RankReady(key, driver.identity(key), "w", rank))
@@ -283,13 +283,16 @@ def test_a_role_is_spawned_once_however_many_become_ready(driver: Driver) -> Non
 
 
 def test_nothing_more_is_spawned_once_the_execution_is_ending(driver: Driver) -> None:
-    roles = [{"name": "w", "command": ["run"]}, {"name": "l", "command": ["run"], "after": [{"role": "w"}]}]
+    roles: list[dict] = [
+        {"name": "w", "command": ["run"]},
+        {"name": "l", "command": ["run"], "after": [{"role": "w"}]},
+    ]
     key = _submit_roles(driver, roles)
     driver.hold(key)
     assert driver.apply(messages.RankReady(key, driver.identity(key), "w", 0)) == ()
 
 
-def _submit_roles(driver: Driver, roles: list[dict[str, object]]) -> Key:
+def _submit_roles(driver: Driver, roles: list[dict]) -> Key:
     spec = JobSpec(roles=roles)
     ref = JobRef(JOB, 1, "local", "x")
     driver.want(Submission(ref, StartRequest(JOB, 1, 1, spec), NOW, "q", 0, NOW))
