@@ -8,7 +8,7 @@ handed one; making it reads the task instance and Airflow's settings and asks no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
@@ -112,12 +112,6 @@ def build_trigger_times(leg: Leg, *, deadline: datetime | None = None) -> Trigge
         "not_before": build_not_before(leg.clock()),
         "deadline": None if deadline is None else deadline.astimezone(UTC).isoformat(),
     }
-
-
-def read_event(event: Mapping[str, object] | None) -> tuple[str, str]:
-    """Verdict and reason of a trigger's event; empty when there is none."""
-    event = event or {}
-    return str(event.get("verdict", "")), str(event.get("reason", ""))
 
 
 def derive_own_job(leg: Leg) -> JobID:

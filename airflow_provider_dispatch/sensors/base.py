@@ -209,7 +209,6 @@ class DispatchJobBaseSensor(BaseSensorOperator):
             method_name="execute_complete",
             timeout=max(deadline - now, timedelta(0)) + timedelta(seconds=60),
         )
-        raise AssertionError("defer() does not return")
 
     def _conclude(self, verdict: str, reason: str, seen: Observation | None, context: Context) -> None:
         if verdict == "done":
