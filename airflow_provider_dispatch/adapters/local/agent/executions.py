@@ -58,6 +58,7 @@ class Executions:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._running: dict[Key, _Execution] = {}
+        self._reclaimed: set[Identity] = set()
 
     def is_empty(self) -> bool:
         """Nothing runs or is waited for."""
@@ -85,7 +86,11 @@ class Executions:
             execution.end(reason, execution.spec.grace_period)
 
     def reclaim(self, key: Key, identity: Identity) -> None:
-        """See an execution of a dead agent to its end; then it is told lost."""
+        """See an execution of a dead agent to its end; then it is told lost. Asked again, it changes nothing."""
+        # A second one that waits might meet the lock in the hands of the next execution, and end that one's ranks.
+        if identity in self._reclaimed:
+            return
+        self._reclaimed.add(identity)
         told = messages.ExecutionLost(key, identity, "the agent that ran it died, and its ranks with it")
         _wait_until_free(self._around, identity, lambda: self._around.post(told))
 

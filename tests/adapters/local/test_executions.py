@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent does with executions, without a store: only what no whole agent shows at a moment of one's choice."""
+
+from __future__ import annotations
+
+import selectors
+
+from airflow_provider_dispatch.adapters.local.agent.errands import Errands
+from airflow_provider_dispatch.adapters.local.agent.executions import Executions, Surroundings
+from airflow_provider_dispatch.adapters.local.layout import StoreLayout
+from airflow_provider_dispatch.adapters.local.lifecycle import messages
+from airflow_provider_dispatch.adapters.local.processes import JobLock
+from airflow_provider_dispatch.core.identity import Identity
+from tests.adapters.local.world import new_job
+
+
+def test_what_is_left_of_a_dead_agent_is_waited_for_once_however_often_it_is_asked(tmp_path) -> None:
+    layout, told = StoreLayout(tmp_path), list[messages.Input]()
+    identity = Identity(new_job(), submission=1, attempt=1, a=1, j=0)
+    key = (identity.job, 1)
+    layout.job_folder(identity.job).mkdir(parents=True)
+    with selectors.DefaultSelector() as selector:
+        errands = Errands(selector)
+        executions = Executions(Surroundings(layout, selector, errands, {}, told.append))
+        lock = JobLock.take(layout.job_lock(identity.job))
+        assert lock is not None
+        with lock:
+            executions.reclaim(key, identity)
+            executions.reclaim(key, identity)
+            assert errands.pending == 1
+        for ready, _ in selector.select(timeout=10):
+            ready.data()
+        executions.reclaim(key, identity)
+        assert executions.is_empty()
+    assert [type(message) for message in told] == [messages.ExecutionLost]
