@@ -7,6 +7,7 @@ it belongs to nobody's session, process group or parent, and it survives whoever
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -82,8 +83,10 @@ def _spawn(settings: LocalSettings, tell_fd: int, log_fd: int) -> None:
 
 
 def _open_log(path: Path) -> int:
-    if path.exists() and path.stat().st_size > LARGEST_LOG_BYTES:
-        path.replace(path.with_name(f"{path.name}.1"))
+    # Another that starts an agent may do the same at the same time.
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LARGEST_LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 

@@ -14,7 +14,7 @@ def mend_text(text: str) -> str:
 def check_text(value: object, field: str) -> None:
     """Refuse lone surrogates anywhere in plain data.
 
-    :param value: texts, numbers, lists and mappings.
+    :param value: texts and numbers, or a mapping of such.
     :raises SpecError: names the place.
     """
     match value:
@@ -25,6 +25,3 @@ def check_text(value: object, field: str) -> None:
             for name, part in value.items():
                 check_text(name, field)
                 check_text(part, f"{field}.{name}")
-        case list():
-            for index, part in enumerate(value):
-                check_text(part, f"{field}[{index}]")

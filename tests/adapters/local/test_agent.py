@@ -11,6 +11,8 @@ import signal
 import socket
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 
 from airflow_provider_dispatch.adapters.local import environment
 from airflow_provider_dispatch.adapters.local.agent.clock import SteadyClock
+from airflow_provider_dispatch.adapters.local.agent.locking import win_lock
 from airflow_provider_dispatch.adapters.local.agent.node import fetch_node
 from airflow_provider_dispatch.adapters.local.doorbell import Doorbell, is_agent_listening, ring
 from airflow_provider_dispatch.adapters.local.launching import ensure_agent
@@ -37,6 +40,14 @@ def _find_parent(pid: int) -> int:
     entry = fetch_entry(pid)
     assert entry is not None
     return entry.parent
+
+
+async def _until_logged(at: World, text: str) -> None:
+    for _ in range(2000):
+        if text in at.layout.agent_log.read_text():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never logged: {text}")
 
 
 async def read_all(world: World, ref, **request) -> list[str]:
@@ -80,7 +91,7 @@ def test_a_job_of_two_ranks_lives_from_the_gate_to_the_stop(shared_world) -> Non
 def test_when_the_agent_is_killed_its_ranks_die_and_the_job_is_lost_then_goes_on_higher(world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.run(python_job(WAIT, nodes=2))
-        at.end_agent()
+        at.end_agent(signal.SIGKILL)
         lost = await at.adapter.inspect(ref)
         assert (lost.state, lost.cause) == (State.FAILED, Cause.NODE_LOST)
         assert find_attempts(ref.job) == []
@@ -98,7 +109,7 @@ def test_when_agent_and_shim_are_killed_the_orphans_are_found_before_the_job_is_
         orphan = os.pidfd_open(rank.pid)
         os.kill(at.agent, signal.SIGSTOP)
         os.kill(shim, signal.SIGKILL)
-        at.end_agent()
+        at.end_agent(signal.SIGKILL)
         seen = await at.reach(ref, State.FAILED)
         assert seen.cause is Cause.NODE_LOST
         wait_for_end(orphan, 0)
@@ -129,7 +140,7 @@ def test_a_watch_alone_finds_a_dead_agent_and_hears_that_the_job_is_lost(world) 
 
         heard = asyncio.create_task(hear())
         await asyncio.sleep(0)
-        at.end_agent()
+        at.end_agent(signal.SIGKILL)
         assert (await asyncio.wait_for(heard, 30))[-1] is State.FAILED
 
     world.play(scenario)
@@ -194,8 +205,8 @@ def test_an_agent_without_work_leaves_and_the_next_call_starts_another(make_worl
 
 def test_an_agent_that_cannot_begin_says_why(world) -> None:
     world.layout.folder.mkdir(parents=True)
-    world.layout.queues.write_text("[queues.a]\nquota = 7\n")
-    with pytest.raises(UnavailableError, match=r"ended at once.*queues\.a\.quota"):
+    world.layout.database.write_bytes(b"no database" * 1000)
+    with pytest.raises(UnavailableError, match=r"ended at once.*SQLITE_NOTADB"):
         ensure_agent(world.settings, 30)
 
 
@@ -242,14 +253,9 @@ def test_while_the_store_cannot_be_written_the_agent_waits_and_then_goes_on(worl
             ended = os.pidfd_open(rank.pid)
             (at.layout.state_dir(ref.job) / "go").touch()
             await asyncio.to_thread(wait_for_end, ended)
-            log = at.layout.agent_log
-            for _ in range(1000):
-                if "trying again" in log.read_text():
-                    break
-                await asyncio.sleep(0.01)
+            await _until_logged(at, "trying again")
             assert (await at.adapter.inspect(ref)).state is State.RUNNING
         assert (await at.reach(ref, State.SUCCEEDED)).cause is None
-        assert "trying again" in log.read_text()
 
     world.play(scenario)
 
@@ -295,12 +301,74 @@ def test_new_queues_count_at_the_next_ring(world) -> None:
         await at.until(
             waiting, lambda o: o.pending is not None and (o.pending.code, o.pending.position) == ("quota", 1)
         )
+        at.layout.queues.write_text("broken")
+        ring(at.layout)
+        await _until_logged(at, "the queues stay as they are")
         at.layout.queues.write_text('[queues.a]\nquota = {cpu = "2"}\n')
         ring(at.layout)
         await at.reach(waiting, State.RUNNING)
         assert (await at.adapter.inspect(running)).executions == 1
 
     world.play(scenario)
+
+
+# -- what is left of an earlier execution ------------------------------------------------------------------------------
+
+
+def _hold_lock(path: Path, **environment: str) -> subprocess.Popen[bytes]:
+    """A process that has a job's lock, as what is left of an execution has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    program = (
+        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, str(path)]
+    # In a session of its own, as ranks are: a sweep ends whole groups.
+    held = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True)
+    assert held.stdout is not None
+    held.stdout.readline()
+    return held
+
+
+def test_what_is_left_of_an_earlier_execution_is_ended_before_the_next_begins(shared_world) -> None:
+    async def scenario(at: World) -> None:
+        job = new_job()
+        left = _hold_lock(at.layout.job_lock(job), DISPATCH_ATTEMPT=f"{job}.1.1.7.0")
+        with left:
+            await at.run(python_job(WAIT), job=job)
+            assert left.wait(0) == -signal.SIGKILL
+
+    shared_world.play(scenario)
+
+
+def test_an_execution_that_still_waits_for_the_lock_can_be_held_and_stopped(shared_world) -> None:
+    async def scenario(at: World) -> None:
+        job = new_job()
+        with _hold_lock(at.layout.job_lock(job)) as left:
+            try:
+                ref = await at.start(python_job(WAIT), job=job)
+                await at.adapter.open(ref, deadline=soon())
+                await at.reach(ref, State.STARTING)
+                await at.adapter.hold(ref, at.hold_request(), deadline=soon())
+                held = await at.reach(ref, State.HELD)
+                assert epoch_of(held) == 1_000_001
+                assert left.poll() is None
+                assert (await at.adapter.stop(job, reason="r", deadline=soon())).is_complete
+            finally:
+                left.kill()
+
+    shared_world.play(scenario)
+
+
+def test_the_lock_is_waited_for_no_longer_than_asked(tmp_path) -> None:
+    path = tmp_path / "lock"
+    with _hold_lock(path) as left:
+        try:
+            assert win_lock(path, "nobody", patience_seconds=0.05, cancelled=threading.Event()) is None
+        finally:
+            left.kill()
+    lock = win_lock(path, "nobody", patience_seconds=None, cancelled=threading.Event())
+    assert lock is not None
+    lock.close()
 
 
 # -- what ranks get and leave ------------------------------------------------------------------------------------------
@@ -327,7 +395,7 @@ def test_a_rank_sees_who_it_is_and_no_secret_of_whoever_started_the_agent(world,
         assert b"hush" not in b"".join(fetch_environment(at.agent).values())
         assert folder == str(state)
         allowed = {"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH"}
-        assert {name for name in own if not name.startswith(("DISPATCH_", "PET_", "LC_"))} - allowed == {
+        assert {name for name in own if not name.startswith(("DISPATCH_", "PET_", "LC_", "COVERAGE_"))} - allowed == {
             "OWN", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONUNBUFFERED",
         }  # fmt: skip
         assert own["LC_TIME"] == "C"
@@ -413,6 +481,16 @@ def test_a_folder_that_cannot_be_made_fails_the_job_and_not_the_agent(shared_wor
         await at.adapter.open(ref, deadline=soon())
         assert (await at.reach(ref, State.FAILED)).cause is Cause.MISCONFIGURED
         await at.run(python_job(WAIT))
+
+    shared_world.play(scenario)
+
+
+def test_two_hundred_ranks_start_at_once(shared_world) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.start(JobSpec(command=["true"], nodes=200, env={"LARGE": "x" * 20_000}))
+        await at.adapter.open(ref, deadline=soon())
+        seen = await at.reach(ref, State.SUCCEEDED)
+        assert (seen.cause, seen.executions) == (None, 1)
 
     shared_world.play(scenario)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import fcntl
 import signal
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -309,15 +309,20 @@ def test_what_no_agent_can_tell_is_unproven(make_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.run(python_job(WAIT))
         hopeless = LocalAdapter(at.settings.model_copy(update={"agent_start_seconds": 0.001}))
-        at.layout.queues.write_text("broken")  # no agent can begin
-        at.end_agent()
-        report = await hopeless.stop(ref.job, reason="r", deadline=soon(1))
-        assert report.alive == ()
-        assert report.unproven[0].object == "submission 1"
-        at.layout.queues.unlink()
+        at.end_agent(signal.SIGKILL)
+        with at.layout.agent_lock.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # so that no agent can begin
+            await _stop_in_vain(hopeless, ref)
         assert (await at.adapter.stop(ref.job, reason="r", deadline=soon())).is_complete
 
     make_world().play(scenario)
+
+
+async def _stop_in_vain(adapter: LocalAdapter, ref: JobRef) -> None:
+    assert (await adapter.inspect(ref)).state is State.RUNNING  # the last that was written down
+    report = await adapter.stop(ref.job, reason="r", deadline=soon(1))
+    assert report.alive == ()
+    assert report.unproven[0].object == "submission 1"
 
 
 def test_without_an_agent_a_start_is_written_down_and_may_be_made_again(make_world) -> None:
@@ -341,7 +346,6 @@ def test_orphans_are_found(make_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.run(python_job(WAIT))
         assert (await at.adapter.find(ref.job)).orphans == ()
-        os.kill(at.agent, signal.SIGSTOP)
         environment = {"DISPATCH_ATTEMPT": f"{ref.job}.1.1.9.0"}
         orphan = await asyncio.create_subprocess_exec("/bin/sleep", "60", env=environment)
         try:

@@ -206,6 +206,22 @@ def test_the_file_system_of_a_real_folder_is_told(tmp_path) -> None:
     assert place.fetch_file_system(tmp_path) not in {"", *place.NETWORK_TYPES}
 
 
+def test_a_network_file_system_is_refused(tmp_path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"22 1 0:40 / / rw - ext4 /dev/vda rw\n30 22 0:41 / {tmp_path} rw - nfs4 server:/ rw\n")
+    with pytest.raises(RefusedError, match=r"network file system \(nfs4\)"):
+        place.ensure_folder(tmp_path / "dispatch" / "s", mounts=mounts)
+    assert place.fetch_file_system(tmp_path, mounts=tmp_path / "none") == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_refused(layout) -> None:
+    layout.folder.mkdir(parents=True)
+    os.chown(layout.folder, 65534, 65534)
+    with pytest.raises(RefusedError, match="belongs to user 65534"):
+        place.ensure_folder(layout.folder)
+
+
 # -- what can go wrong -------------------------------------------------------------------------------------------------
 
 

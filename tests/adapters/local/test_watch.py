@@ -115,6 +115,22 @@ def test_a_late_waiter_is_told_at_once_how_things_are(world, database) -> None:
     world.play(scenario)
 
 
+def test_one_waiter_hears_of_all_its_jobs_until_the_last_is_over(world, database) -> None:
+    first, second = add(database), add(database)
+
+    async def scenario(at: World) -> None:
+        watch = at.adapter.watch([first, second])
+        assert [(await next_of(watch)).ref for _ in range(2)] == [first, second]
+        for ref in (second, first):
+            settle(database, ref, Status(end=State.FAILED))
+            seen = await next_of(watch)
+            assert (seen.ref, seen.state) == (ref, State.FAILED)
+        with pytest.raises(StopAsyncIteration):
+            await next_of(watch)
+
+    world.play(scenario)
+
+
 def test_a_bare_id_is_followed_from_before_the_first_submission_to_the_next(world, database) -> None:
     job = new_job()
 

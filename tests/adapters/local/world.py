@@ -55,7 +55,10 @@ class World:
     """One store."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
-        self.settings = LocalSettings.model_validate({"root": root, "retire_after_seconds": 30, **settings})
+        # So that the coverage of agents is counted.
+        passed = tuple(name for name in os.environ if name.startswith("COVERAGE_"))
+        defaults = {"root": root, "retire_after_seconds": 30, "pass_env": passed}
+        self.settings = LocalSettings.model_validate(defaults | settings)
         self.layout = self.settings.layout
         self.adapter = LocalAdapter(self.settings)
 
@@ -91,7 +94,7 @@ class World:
             return None
         return pid if os.fsencode(self.layout.folder) in command else None
 
-    def end_agent(self, number: int = signal.SIGKILL) -> None:
+    def end_agent(self, number: int = signal.SIGTERM) -> None:
         """End the agent and wait until it is gone."""
         pid = self.find_agent()
         if pid is not None:
@@ -146,7 +149,8 @@ def end_process(pid: int, number: int = signal.SIGKILL) -> None:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    signal.pidfd_send_signal(fd, number)
+    for one in (number, signal.SIGCONT):  # a stopped process hears only the second
+        signal.pidfd_send_signal(fd, one)
     wait_for_end(fd)
 
 

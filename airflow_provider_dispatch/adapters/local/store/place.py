@@ -26,9 +26,10 @@ NETWORK_TYPES = frozenset({
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def ensure_folder(folder: Path) -> None:
+def ensure_folder(folder: Path, *, mounts: Path = MOUNTS) -> None:
     """Make the folder if it is missing, and see that it may hold a store.
 
+    :param mounts: file that lists what is mounted.
     :raises RefusedError: it is somebody else's, no folder, or on a network file system.
     """
     with translating("make the folder", folder):
@@ -40,18 +41,18 @@ def ensure_folder(folder: Path) -> None:
             raise RefusedError(f"{folder} belongs to user {found.st_uid}, and this process is user {os.geteuid()}")
         if stat.S_IMODE(found.st_mode) != 0o700:
             folder.chmod(0o700)
-    kind = fetch_file_system(folder)
+    kind = fetch_file_system(folder, mounts=mounts)
     if kind in NETWORK_TYPES:
         raise RefusedError(f"{folder} lies on a network file system ({kind}); a store needs a disk of this machine")
 
 
-def fetch_file_system(folder: Path) -> str:
+def fetch_file_system(folder: Path, *, mounts: Path = MOUNTS) -> str:
     """Type of the file system that *folder* lies on; empty where it can't be told."""
     try:
-        mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+        table = mounts.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
-    return derive_file_system(mounts, folder.resolve())
+    return derive_file_system(table, folder.resolve())
 
 
 def derive_file_system(mounts: str, folder: Path) -> str:
