@@ -128,6 +128,13 @@ class Agent:
         self._machine = self._build_machine()
         self._submissions = {}
         self._load(stored)
+    def _await_lost(self) -> None:
+        """Leave what the last agent left a moment to end: who is answered first hears that it is lost."""
+        until = time.monotonic() + LOST_PATIENCE_SECONDS
+        while not self._executions.is_empty() and (left := until - time.monotonic()) > 0:
+            for key, _events in self._selector.select(left):
+                key.data()
+
         for row in stored:
             if row.status.execution is not None and row.status.generation != self._generation:
                 self._executions.reclaim(row.intent.key, row.status.execution.identity)
@@ -168,10 +175,7 @@ class Agent:
     # -- one turn ----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        for key, _events in self._selector.select(self._derive_timeout()):
-            # An earlier callback of this turn may have closed what this one is about.
-            if self._selector.get_map().get(key.fd) == key:
-                key.data()
+        self._call_back(self._derive_timeout())
         now = self._clock.now()
         if self._retry_at is not None and now < self._retry_at:
             return
@@ -200,11 +204,20 @@ class Agent:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
+    def _call_back(self, timeout_seconds: float | None) -> None:
+        """Wait for events, and let those take them who wait for them."""
+        for key, _events in self._selector.select(timeout_seconds):
+            # An earlier callback of this turn may have closed what this one is about.
+            if self._selector.get_map().get(key.fd) == key:
+                key.data()
+
         if self._idle_since is not None and now >= self._idle_since + self._retire_after:
             self._retire()
 
     def _derive_timeout(self) -> float | None:
         """Seconds until something is due; None while only others can give us something to do."""
+        if self._is_over:  # drained: what is due now is the next agent's
+            return
         if self._retry_at is not None:
             due = [self._retry_at]
         elif self._inbox or self._is_rung:
@@ -250,8 +263,7 @@ class Agent:
         self._stop_listening()
         self._executions.end_all("stop")
         while not self._executions.is_empty():
-            for key, _events in self._selector.select():
-                key.data()
+            self._call_back(None)
         self._inbox.clear()
         self._is_over = True
 
