@@ -36,6 +36,8 @@ from airflow_provider_dispatch.adapters.local.store.database import READ_PATIENC
 from airflow_provider_dispatch.exceptions import SpecError, UnavailableError
 
 WRITE_PATIENCE_SECONDS = 2.0
+# What waits for the kernel can wait 24 days at most, and a hold may end in a year.
+LONGEST_SLEEP_SECONDS = 86_400.0
 FIRST_RETRY, LONGEST_RETRY = timedelta(milliseconds=250), timedelta(seconds=10)
 _log = logging.getLogger(__name__)
 
@@ -225,7 +227,9 @@ class Agent:
         else:
             ends = self._idle_since + self._retire_after if self._idle_since is not None else None
             due = [time for time in (self._machine.next_timer(), ends) if time is not None]
-        return max(0.0, (min(due) - self._clock.now()).total_seconds()) if due else None
+        if not due:
+            return None
+        return min(max(0.0, (min(due) - self._clock.now()).total_seconds()), LONGEST_SLEEP_SECONDS)
 
     # -- what callers want -------------------------------------------------------------------------------------------
 

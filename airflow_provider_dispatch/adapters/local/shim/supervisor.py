@@ -47,6 +47,8 @@ MEMORY_PERIOD_SECONDS = 0.5
 FIRST_KILL_AGAIN_SECONDS = 0.01
 LONGEST_KILL_AGAIN_SECONDS = 0.25
 SAYING_GOODBYE_SECONDS = 5.0
+# What waits for the kernel can wait 24 days at most, and a grace period may be longer.
+LONGEST_SLEEP_SECONDS = 86_400.0
 _MOST_REAPED_AT_ONCE = 1000
 _NEVER = float("inf")
 
@@ -266,7 +268,7 @@ class Supervisor:
     def _derive_timeout(self, now: float) -> float | None:
         due = [rank.check.due for rank in self._ranks.values() if rank.check is not None]
         soonest = min(self._kill_at, self._measure_at, self._sweep_at, *due)
-        return None if soonest == _NEVER else max(0.0, soonest - now)
+        return None if soonest == _NEVER else min(max(0.0, soonest - now), LONGEST_SLEEP_SECONDS)
 
     def _say(self, event: str, **facts: object) -> None:
         self._agent.send({"event": event, **facts, "at": format_time(time.time_ns())})

@@ -23,6 +23,8 @@ from airflow_provider_dispatch.adapters.local.store.schema import VERSION, ensur
 from airflow_provider_dispatch.exceptions import RefusedError, UnavailableError
 
 READ_PATIENCE_SECONDS = 30.0
+# Locks and SQLite count in 32 bits.
+LONGEST_PATIENCE_SECONDS = 86_400.0
 
 
 class Database:
@@ -56,6 +58,7 @@ class Database:
         :param patience_seconds: how long to wait for other writers.
         :raises UnavailableError: they took longer.
         """
+        patience_seconds = min(patience_seconds, LONGEST_PATIENCE_SECONDS)
         until = time.monotonic() + patience_seconds
         with self._borrow("write", patience_seconds) as connection:
             _begin(connection, until, self._path)
