@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from airflow_provider_dispatch.core.state import State
-from tests.adapters.local.world import WAIT, World, python_job, soon
+import pytest
+
+from airflow_provider_dispatch.core.state import Cause, State
+from tests.adapters.local.world import WAIT, World, end_process, python_job, soon
 from tests.contract.stage_local import wait_until
 
 FAR = timedelta(days=100)
@@ -65,3 +71,48 @@ def test_a_deadline_may_be_the_end_of_time(shared_world) -> None:
 def _read_log(at: World, ref) -> bytes:
     folder = at.layout.executions_folder(ref.job, ref.submission) / "r1" / "logs"
     return b"".join(path.read_bytes() for path in folder.glob("*.log"))
+
+
+# -- ranks that give their lock away -----------------------------------------------------------------------------------
+
+CLOSE_ALL = "os.closerange(3, 256)"
+REMOVE_ALL = "shutil.rmtree(os.path.dirname(os.environ['DISPATCH_STATE_DIR']))"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen on Linux alone")
+@pytest.mark.parametrize("deed", [CLOSE_ALL, REMOVE_ALL])
+@pytest.mark.parametrize("is_agent_killed", [False, True])
+def test_a_rank_without_its_lock_is_gone_before_the_job_is_told_lost(world, deed, is_agent_killed, tmp_path) -> None:
+    mark = tmp_path / "mark"
+    program = (
+        "import os, pathlib, shutil, signal; signal.signal(15, signal.SIG_IGN);"
+        f" {deed}; pathlib.Path({str(mark)!r}).write_text(str(os.getpid()))\nwhile True: signal.pause()"
+    )
+
+    async def scenario(at: World) -> None:
+        ref = await at.run(python_job(program))
+        await wait_until(lambda: mark.exists() and mark.read_text() != "", "the deed")
+        rank = int(mark.read_text())
+        shim = _find_parent(rank)
+        if is_agent_killed:
+            # Stopped, it can't end the rank when it sees its agent die.
+            os.kill(shim, signal.SIGSTOP)
+            at.end_agent(signal.SIGKILL)
+        end_process(shim)
+        assert _is_running(rank)
+        lost = await at.reach(ref, State.FAILED)
+        assert lost.cause is Cause.NODE_LOST
+        assert not _is_running(rank)
+
+    world.play(scenario)
+
+
+def _find_parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

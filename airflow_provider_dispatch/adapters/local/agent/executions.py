@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_provider_dispatch.adapters.local.agent.errands import Errands
-from airflow_provider_dispatch.adapters.local.agent.locking import win_lock
+from airflow_provider_dispatch.adapters.local.agent.locking import clear_execution, win_lock
 from airflow_provider_dispatch.adapters.local.agent.shim_link import ShimLink
 from airflow_provider_dispatch.adapters.local.agent.traces import read_last_lines, read_result
 from airflow_provider_dispatch.adapters.local.environment import build_rank_environment
@@ -272,18 +272,7 @@ def _wait_until_free(around: Surroundings, identity: Identity, then: Callable[[]
     """See that no process of an execution is left, however long that takes."""
     path = around.layout.job_lock(identity.job)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def prove(lock: JobLock | None) -> None:
-        assert lock is not None
-        lock.close()
-        then()
-
-    lock = JobLock.take(path)
-    if lock is not None:
-        prove(lock)
-        return
-    never = threading.Event()
-    around.errands.run(lambda: win_lock(path, identity.attempt_id, patience_seconds=None, cancelled=never), prove)
+    around.errands.run(lambda: clear_execution(path, identity.attempt_id), lambda _: then())
 
 
 def _choose_port() -> int:

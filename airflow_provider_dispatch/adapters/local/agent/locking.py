@@ -35,3 +35,15 @@ def win_lock(path: Path, prefix: str, *, patience_seconds: float | None, cancell
             end_attempts(prefix, lock_path=holders_of, timeout_seconds=_SWEEP_SECONDS)
         cancelled.wait(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def clear_execution(path: Path, attempt: str) -> None:
+    """See that no process of an execution is left, however long that takes.
+
+    A free lock proves it alone as long as the ranks have left their descriptors and the lock's file as they were.
+    """
+    lock = win_lock(path, attempt, patience_seconds=None, cancelled=threading.Event())
+    assert lock is not None
+    with lock:
+        while not end_attempts(attempt, timeout_seconds=_SWEEP_SECONDS).is_complete:
+            pass
