@@ -23,7 +23,7 @@ class QueuesFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = self._identify()
+        self._seen: tuple[int, int, int] | None = None
 
     def has_changed(self) -> bool:
         """Whether the file is another one than the last that was read."""
@@ -63,10 +63,14 @@ class QueuesFile:
         data: dict[str, object] = {}
         with translating("read", self._path):
             if self._seen is not None:
+                if not self._path.is_file():
+                    # A FIFO would keep whoever reads it waiting.
+                    raise SpecError("queues.toml", "must be a file", str(self._path))
+                if self._seen[2] > _LARGEST_BYTES:
+                    raise SpecError("queues.toml", f"must not be larger than {_LARGEST_BYTES} bytes", self._seen[2])
                 try:
-                    text = self._path.read_bytes()[:_LARGEST_BYTES].decode()
-                    data = tomllib.loads(text)
-                except ValueError as error:
+                    data = tomllib.loads(self._path.read_bytes().decode())
+                except (ValueError, RecursionError) as error:
                     raise SpecError("queues.toml", f"is not TOML: {error}") from None
         return parse_queues(data, default_capacity=node.capacity)
 

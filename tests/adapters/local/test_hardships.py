@@ -6,12 +6,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_dispatch.adapters.local.doorbell import ring
+from airflow_provider_dispatch.adapters.local.queues import QueuesFile
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.state import Cause, State
+from airflow_provider_dispatch.exceptions import DispatchError
 from tests.adapters.local.world import WAIT, World, end_process, python_job, soon
 from tests.contract.stage_local import wait_until
 
@@ -116,3 +121,48 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+# -- queues that nobody can read ---------------------------------------------------------------------------------------
+
+
+def _make_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+UNREADABLE: dict[str, Callable[[Path], object]] = {
+    "a folder": lambda path: path.mkdir(),
+    "a FIFO": os.mkfifo,
+    "a link to itself": _make_loop,
+    "too deep": lambda path: path.write_text("a = " + "[" * 100_000),
+    "too large": lambda path: path.write_text("#" * 11_000_000),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE)
+def test_queues_that_cannot_be_read_are_an_error_of_the_contract(tmp_path, make) -> None:
+    path = tmp_path / "queues.toml"
+    make(path)
+    with pytest.raises(DispatchError, match=r"queues\.toml"):
+        QueuesFile(path).resolve(JobSpec(command=["true"]))
+
+
+def test_unreadable_queues_stop_no_job_and_a_new_agent_settles_what_was_left(world) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.run(python_job(WAIT))
+        waiting = await at.start(python_job(WAIT))
+        first = at.agent
+        at.layout.queues.mkdir()
+        ring(at.layout)
+        await wait_until(lambda: "queues stay" in at.layout.agent_log.read_text(), "the agent's complaint")
+        assert at.agent == first
+        at.end_agent(signal.SIGKILL)
+        assert (await at.reach(ref, State.FAILED)).cause is Cause.NODE_LOST
+        await at.adapter.open(waiting, deadline=soon())
+        assert (await at.reach(waiting, State.QUEUED)).pending is not None
+        at.layout.queues.rmdir()
+        ring(at.layout)
+        await at.reach(waiting, State.RUNNING)
+
+    world.play(scenario)

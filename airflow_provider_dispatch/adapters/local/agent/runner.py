@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -29,13 +30,15 @@ from airflow_provider_dispatch.adapters.local.environment import build_base_envi
 from airflow_provider_dispatch.adapters.local.layout import StoreLayout
 from airflow_provider_dispatch.adapters.local.lifecycle import messages
 from airflow_provider_dispatch.adapters.local.lifecycle.machine import Machine
+from airflow_provider_dispatch.adapters.local.lifecycle.queueing import NodeConfig
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Key, Submission
 from airflow_provider_dispatch.adapters.local.queues import QueuesFile
 from airflow_provider_dispatch.adapters.local.store import agency, reading
 from airflow_provider_dispatch.adapters.local.store.database import READ_PATIENCE_SECONDS, Database
-from airflow_provider_dispatch.exceptions import SpecError, UnavailableError
+from airflow_provider_dispatch.exceptions import DispatchError, UnavailableError
 
 WRITE_PATIENCE_SECONDS = 2.0
+LOST_PATIENCE_SECONDS = 3.0
 # What waits for the kernel can wait 24 days at most, and a hold may end in a year.
 LONGEST_SLEEP_SECONDS = 86_400.0
 FIRST_RETRY, LONGEST_RETRY = timedelta(milliseconds=250), timedelta(seconds=10)
@@ -94,6 +97,7 @@ class Agent:
             )
         )
         self._node = fetch_node()
+        self._config = self._read_first_queues()
         self._generation = 0
         self._machine = self._build_machine()
         self._submissions: dict[Key, Submission] = {}
@@ -112,6 +116,7 @@ class Agent:
         with self._database.write(READ_PATIENCE_SECONDS) as connection:
             self._generation = agency.begin_generation(connection, socket.gethostname())
         self._reload()
+        self._await_lost()
         self._read_wishes()
         self._inbox.append(messages.Tick())
         self._settle()
@@ -123,13 +128,6 @@ class Agent:
         while not self._is_over:
             self._turn()
 
-    def _reload(self) -> None:
-        """Begin with what the store says; also when queues have changed."""
-        with self._database.read() as connection:
-            stored = reading.fetch_unfinished(connection)
-        self._machine = self._build_machine()
-        self._submissions = {}
-        self._load(stored)
     def _await_lost(self) -> None:
         """Leave what the last agent left a moment to end: who is answered first hears that it is lost."""
         until = time.monotonic() + LOST_PATIENCE_SECONDS
@@ -137,6 +135,13 @@ class Agent:
             for key, _events in self._selector.select(left):
                 key.data()
 
+    def _reload(self) -> None:
+        """Begin with what the store says; also when queues have changed."""
+        with self._database.read() as connection:
+            stored = reading.fetch_unfinished(connection)
+        self._machine = self._build_machine()
+        self._submissions = {}
+        self._load(stored)
         for row in stored:
             if row.status.execution is not None and row.status.generation != self._generation:
                 self._executions.reclaim(row.intent.key, row.status.execution.identity)
@@ -152,7 +157,16 @@ class Agent:
                 self._inbox.append(messages.IntentChanged(submission))
 
     def _build_machine(self) -> Machine:
-        return Machine(self._queues.build_config(self._node), generation=self._generation)
+        self._config_in_use = self._config
+        return Machine(self._config, generation=self._generation)
+
+    def _read_first_queues(self) -> NodeConfig:
+        """The queues; none at all while they can't be read: then what was left is settled, and nothing is admitted."""
+        try:
+            return self._queues.build_config(self._node)
+        except DispatchError as error:
+            _log.error("nothing is admitted until the queues are mended: %s", error)
+            return NodeConfig(self._node, has_open_queues=False)
 
     def _listen(self) -> None:
         self._doorbell.listen()
@@ -190,11 +204,20 @@ class Agent:
         else:
             self._retry_at, self._pause = None, FIRST_RETRY
 
+    def _call_back(self, timeout_seconds: float | None) -> None:
+        """Wait for events, and let those take them who wait for them."""
+        for key, _events in self._selector.select(timeout_seconds):
+            # An earlier callback of this turn may have closed what this one is about.
+            if self._selector.get_map().get(key.fd) == key:
+                key.data()
+
     def _advance(self, now: datetime) -> None:
         if self._unwritten is not None:
             self._settle()
         if self._is_rung:
             self._read_wishes()
+        if self._is_over:  # drained: what is due now is the next agent's
+            return
         timer = self._machine.next_timer()
         if timer is not None and timer <= now:
             self._inbox.append(messages.Tick())
@@ -206,20 +229,11 @@ class Agent:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
-    def _call_back(self, timeout_seconds: float | None) -> None:
-        """Wait for events, and let those take them who wait for them."""
-        for key, _events in self._selector.select(timeout_seconds):
-            # An earlier callback of this turn may have closed what this one is about.
-            if self._selector.get_map().get(key.fd) == key:
-                key.data()
-
         if self._idle_since is not None and now >= self._idle_since + self._retire_after:
             self._retire()
 
     def _derive_timeout(self) -> float | None:
         """Seconds until something is due; None while only others can give us something to do."""
-        if self._is_over:  # drained: what is due now is the next agent's
-            return
         if self._retry_at is not None:
             due = [self._retry_at]
         elif self._inbox or self._is_rung:
@@ -241,8 +255,7 @@ class Agent:
         if not self._database.has_own_schema():
             self._drain()
             return
-        if self._queues.has_changed():
-            self._change_queues()
+        self._change_queues()
         with self._database.read() as connection:
             wishes = reading.fetch_wishes(connection, self._last_wish)
             unknown = dict.fromkeys(
@@ -256,10 +269,13 @@ class Agent:
 
     def _change_queues(self) -> None:
         try:
-            self._reload()
-        except SpecError as error:
+            if self._queues.has_changed():
+                self._config = self._queues.build_config(self._node)
+        except DispatchError as error:
             _log.error("the queues stay as they are: %s", error)
-        self._inbox.append(messages.Tick())
+        if self._config is not self._config_in_use:
+            self._reload()
+            self._inbox.append(messages.Tick())
 
     def _drain(self) -> None:
         """Another version has changed the tables: nothing can be written, so end what runs, well, and leave."""
