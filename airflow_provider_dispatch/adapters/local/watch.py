@@ -95,8 +95,10 @@ class StoreWatch:
         self._fresh: list[Subscription] = []
 
     def subscribe(self, jobs: Iterable[JobID]) -> Subscription:
-        """Begin to wait for *jobs* in the running event loop."""
+        """Begin to wait for *jobs* in the running event loop; for none, nothing is looked at."""
         subscription = Subscription(self, jobs)
+        if not subscription.jobs:
+            return subscription
         with self._guard:
             for job in subscription.jobs:
                 self._subscriptions.setdefault(job, set()).add(subscription)

@@ -98,6 +98,16 @@ def test_many_waiters_share_a_thread_and_each_is_told_of_its_own_job(world, data
     assert watch_threads() == 0
 
 
+def test_who_waits_for_no_job_costs_no_thread_and_is_not_remembered(world, database) -> None:
+    async def scenario(at: World) -> None:
+        watch, before = StoreWatch(at.settings), watch_threads()
+        with watch.subscribe([]):
+            assert watch_threads() == before
+        assert watch.take_fresh() == []
+
+    world.play(scenario)
+
+
 def test_a_late_waiter_is_told_at_once_how_things_are(world, database) -> None:
     ref = add(database)
 
