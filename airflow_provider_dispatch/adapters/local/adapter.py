@@ -24,9 +24,10 @@ from airflow_provider_dispatch.adapters.local.lifecycle import intents as rules
 from airflow_provider_dispatch.adapters.local.lifecycle.derive import derive_submission_state
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Status, Submission
 from airflow_provider_dispatch.adapters.local.preflight import run_preflight
-from airflow_provider_dispatch.adapters.local.processes import find_attempts
+from airflow_provider_dispatch.adapters.local.processes import ProcessScan
 from airflow_provider_dispatch.adapters.local.queues import QueuesFile
 from airflow_provider_dispatch.adapters.local.settings import LocalSettings, parse_settings
+from airflow_provider_dispatch.adapters.local.shared_scan import SharedScan
 from airflow_provider_dispatch.adapters.local.stopping import build_stop_report
 from airflow_provider_dispatch.adapters.local.store import intents, reading
 from airflow_provider_dispatch.adapters.local.store.database import Database, derive_patience
@@ -79,6 +80,7 @@ class LocalAdapter(DispatchAdapter):
         self._settings = settings
         self._layout = settings.layout
         self._database = Database(self._layout)
+        self._scan = SharedScan()
 
     async def preflight(self) -> Preflight:
         """See the protocol."""
@@ -194,7 +196,7 @@ class LocalAdapter(DispatchAdapter):
             rules.build_record(submission, status, derive_submission_state(submission, status))
             for submission, status in view.pairs
         )
-        return JobRecord(view.job, view.ledger, records, await asyncio.to_thread(_find_orphans, view))
+        return JobRecord(view.job, view.ledger, records, _find_orphans(view, await self._scan.take()))
 
     async def list(self, selector: JobSelector) -> tuple[SubmissionRecord, ...]:
         """See the protocol."""
@@ -342,9 +344,9 @@ def _has_changed(before: Observation, now: Observation) -> bool:
     return before != replace(now, observed_at=before.observed_at, clocks=before.clocks)
 
 
-def _find_orphans(view: JobView) -> tuple[str, ...]:
+def _find_orphans(view: JobView, scan: ProcessScan) -> tuple[str, ...]:
     own = {status.execution.identity.attempt_id for _, status in view.pairs if status.execution is not None}
-    found = find_attempts(view.job)
+    found = scan.find_attempts(view.job)
     return tuple(
         f"process {process.pid} of attempt {process.attempt}" for process in found if process.attempt not in own
     )

@@ -33,7 +33,9 @@ from airflow_provider_dispatch.adapters.local.shim.descent import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from airflow_provider_dispatch.adapters.local.shim.descent import ProcessEntry
 
 _LONGEST_PAUSE_SECONDS = 0.1
 _QUIET_LOOKS = 2
@@ -66,17 +68,40 @@ class SweepReport:
     is_complete: bool
 
 
-def find_attempts(prefix: str) -> list[FoundProcess]:
-    """Processes whose ``DISPATCH_ATTEMPT`` is *prefix* or begins with it and a dot, with all that descends from them.
+@dataclass(frozen=True, slots=True)
+class ProcessScan:
+    """All processes of this machine at one moment.
 
-    :param prefix: a job id, or as many further parts of an attempt as wanted.
+    :param attempts: process id → what its ``DISPATCH_ATTEMPT`` says, of those that have one.
     """
+
+    table: Mapping[int, ProcessEntry]
+    attempts: Mapping[int, str]
+
+    def find_attempts(self, prefix: str) -> list[FoundProcess]:
+        """Those whose attempt is *prefix* or begins with it and a dot, with all that descends from them.
+
+        :param prefix: a job id, or as many further parts of an attempt as wanted.
+        """
+        marked = {pid: attempt for pid, attempt in self.attempts.items() if f"{attempt}.".startswith(f"{prefix}.")}
+        if not marked:
+            return []
+        table = self.table
+        beneath = [entry.pid for entry in derive_descendants(table, marked)]
+        found = {pid: marked.get(pid, "") for pid in (*marked, *beneath) if table[pid].is_alive and pid != os.getpid()}
+        return [FoundProcess(pid, table[pid].start_time, attempt) for pid, attempt in found.items()]
+
+
+def scan_processes() -> ProcessScan:
+    """Look at all of them, which takes tens of milliseconds on a busy machine."""
     table = fetch_table()
     attempts = {pid: attempt for pid in table if (attempt := _derive_attempt(fetch_environment(pid)))}
-    marked = {pid: attempt for pid, attempt in attempts.items() if f"{attempt}.".startswith(f"{prefix}.")}
-    beneath = [entry.pid for entry in derive_descendants(table, marked)]
-    found = {pid: marked.get(pid, "") for pid in (*marked, *beneath) if table[pid].is_alive and pid != os.getpid()}
-    return [FoundProcess(pid, table[pid].start_time, attempt) for pid, attempt in found.items()]
+    return ProcessScan(table, attempts)
+
+
+def find_attempts(prefix: str) -> list[FoundProcess]:
+    """Processes of an attempt, by a scan of their own; see :meth:`ProcessScan.find_attempts`."""
+    return scan_processes().find_attempts(prefix)
 
 
 def find_lock_holders(path: Path) -> list[FoundProcess]:
