@@ -95,6 +95,11 @@ def get_submission(named: JobID | JobRef) -> int | None:
     return named.submission if isinstance(named, job_ref.JobRef) else None
 
 
+def get_address(named: JobID | JobRef) -> JobID | JobRef:
+    """What a backend is asked about: the reference, or the bare id where it doesn't say where the job lives."""
+    return named if isinstance(named, job_ref.JobRef) and named.place else get_job_id(named)
+
+
 def parse_map_index(value: object) -> MapIndex:
     """Read a map index.
 

@@ -15,8 +15,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from airflow_provider_dispatch.core import wire
 from airflow_provider_dispatch.core.goals import Judgement, Verdict
 from airflow_provider_dispatch.core.identity import JobID
+from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.exceptions import DispatchError
 from airflow_provider_dispatch.operators.keeper import persist
@@ -43,7 +45,7 @@ class Item:
     """One job of an errand.
 
     :param name: for people.
-    :param submission: the one meant; None means whichever is the newest.
+    :param ref: of the submission meant, as plain JSON; None means whichever is the newest.
     :param starter: dag id, run id, task id and map index of the task that starts it; None when nobody knows.
     :param result: of the verb, as plain JSON.
     :param is_known: somebody has heard of the job.
@@ -52,7 +54,7 @@ class Item:
 
     name: str
     job: str
-    submission: int | None = None
+    ref: dict[str, object] | None = None
     starter: list[str | int] | None = None
     result: object = None
     is_known: bool = False
@@ -69,6 +71,11 @@ class Item:
     def job_id(self) -> JobID:
         """The job's id."""
         return JobID(self.job)
+
+    @property
+    def address(self) -> JobRef | JobID:
+        """What the backend is asked about."""
+        return self.job_id if self.ref is None else wire.load(JobRef, self.ref)
 
 
 class Errand(ABC):
@@ -151,7 +158,7 @@ class Round:
             self._judge_time(item)
 
     async def _inspect(self, item: Item) -> Observation:
-        return await persist(lambda: self.adapter.inspect(item.job_id), self.leg.sleeper)
+        return await persist(lambda: self.adapter.inspect(item.address), self.leg.sleeper)
 
     def _judge_unknown(self, item: Item) -> None:
         until, now = self.patience.until, self.leg.clock()

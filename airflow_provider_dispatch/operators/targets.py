@@ -16,8 +16,8 @@ from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.hooks.naming import (
     JobTarget,
     derive_own_map_index,
+    get_address,
     get_job_id,
-    get_submission,
     parse_map_index,
 )
 
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
     from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
-    from airflow_provider_dispatch.core import identity, records, state
+    from airflow_provider_dispatch.core import identity, job_ref, records, state, wire
     from airflow_provider_dispatch.core.records import JobSelector
     from airflow_provider_dispatch.operators import errand, task_states
     from airflow_provider_dispatch.operators.errand import Item
     from airflow_provider_dispatch.operators.leg import Leg
 else:
     identity = deferred("airflow_provider_dispatch.core.identity")
+    job_ref = deferred("airflow_provider_dispatch.core.job_ref")
     records = deferred("airflow_provider_dispatch.core.records")
     state = deferred("airflow_provider_dispatch.core.state")
+    wire = deferred("airflow_provider_dispatch.core.wire")
     errand = deferred("airflow_provider_dispatch.operators.errand")
     task_states = deferred("airflow_provider_dispatch.operators.task_states")
 
@@ -87,7 +89,9 @@ async def resolve_targets(
         target = JobTarget(**{name: names[name] for name in ONE if name in names})
         owner = leg.owner
         named = target.resolve(deployment=owner.deployment, dag_id=owner.dag_id, run_id=owner.run_id)
-        return [errand.Item(f"job {get_job_id(named)}", get_job_id(named), get_submission(named))]
+        address = get_address(named)
+        ref = wire.dump(address) if isinstance(address, job_ref.JobRef) else None
+        return [errand.Item(f"job {get_job_id(named)}", get_job_id(named), ref)]
     if not isinstance(task_ids, Sequence) or isinstance(task_ids, str):
         raise SpecError("job_task_ids", "must be a list", str(task_ids))
     wanted = names.get("job_map_index")

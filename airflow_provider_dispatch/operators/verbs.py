@@ -62,7 +62,7 @@ class HoldErrand(Errand):
         """Ask for it; the answer comes once that is durable."""
         del observation
         deadline = self.leg.call_deadline()
-        hold = await persist(lambda: adapter.hold(item.job_id, self.request, deadline=deadline), self.leg.sleeper)
+        hold = await persist(lambda: adapter.hold(item.address, self.request, deadline=deadline), self.leg.sleeper)
         item.result = wire.dump(hold)
         return True
 
@@ -104,7 +104,7 @@ class ReleaseErrand(Errand):
 
     async def _release(self, adapter: DispatchAdapter, item: Item, hold: Hold) -> None:
         deadline = self.leg.call_deadline()
-        await persist(lambda: adapter.release(item.job_id, hold, deadline=deadline), self.leg.sleeper)
+        await persist(lambda: adapter.release(item.address, hold, deadline=deadline), self.leg.sleeper)
 
     def judge(self, item: Item, observation: Observation) -> Judgement:
         """As far as asked, or as far as it can get while somebody else holds it."""

@@ -168,10 +168,10 @@ class DispatchJobBaseSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         """Look once."""
         named = self._resolve(context)
-        hook = DispatchHook(self.dispatch_conn_id)
-        seen = hook.inspect(named)
+        hook, address = DispatchHook(self.dispatch_conn_id), naming.get_address(named)
+        seen = hook.inspect(address)
         self._check_unknown(seen)
-        if seen.is_unheard_of and self._has_lost_starter(context) and hook.inspect(named).is_unheard_of:
+        if seen.is_unheard_of and self._has_lost_starter(context) and hook.inspect(address).is_unheard_of:
             raise JobFailedError("the task that should have started the job has ended without", observation=seen)
         assessment = self.build_judge(naming.get_submission(named))(seen, datetime.now(UTC))
         if assessment.verdict is goals.Verdict.FAIL:
@@ -183,7 +183,7 @@ class DispatchJobBaseSensor(BaseSensorOperator):
         judge = self.build_judge(naming.get_submission(named))
 
         async def look(adapter: DispatchAdapter) -> waiting.Outcome:
-            seen = await adapter.inspect(named)
+            seen = await adapter.inspect(naming.get_address(named))
             self._check_unknown(seen)
             assessment = judge(seen, datetime.now(UTC))
             if assessment.verdict is not goals.Verdict.WAIT or not self.wait_in_worker:

@@ -236,6 +236,7 @@ class FakeAdapter(DispatchAdapter):
         return tuple(sorted(key for key in self.backend.submissions if key[0] == job))
 
     def _find_key(self, ref: JobRef | JobID) -> Key | None:
+        intents.check_place(ref, self.name, self.backend.place)
         keys = self._keys(ref.job if isinstance(ref, JobRef) else ref)
         return next((key for key in reversed(keys) if not isinstance(ref, JobRef) or key[1] == ref.submission), None)
 

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from airflow_provider_dispatch.core import wire
 from airflow_provider_dispatch.core.goals import Goal
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
 from airflow_provider_dispatch.core.identity import build_task_job_id
+from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.records import ObjectReport, StopReport
 from airflow_provider_dispatch.core.state import State
@@ -25,6 +28,7 @@ from tests.operators.stage import JOB, Stage, run
 
 REQUEST = HoldRequest("d/r/hold/-1", Actor(ActorKind.POLICY, "d/hold"), "maintenance")
 OTHER = build_task_job_id("airflow", "d", "r", "other")
+REF = JobRef(JOB, 1, "fake", "fake")
 
 
 class Refused(Errand):
@@ -160,6 +164,28 @@ def test_one_failure_does_not_stop_the_rest() -> None:
     assert [entry["error"] for entry in errand.build_report(items)] == ["RefusedError: not this one", None]
 
 
+def test_a_reference_means_its_submission_and_no_later_one() -> None:
+    stage = training()
+    run(stage.adapter.stop(JOB, reason="over", deadline=stage.leg.call_deadline()))
+    stage.world.advance(timedelta(seconds=10))
+    stage.begin()
+    old, newest = Item("old", JOB, wire.dump(REF)), Item("newest", JOB)
+
+    do(stage, HoldErrand(stage.leg, REQUEST), [old, newest])
+
+    assert "no such job" in old.error
+    assert state_of(stage) is State.HELD
+
+
+def test_a_reference_to_a_job_of_another_store_is_not_waited_for() -> None:
+    stage = training()
+    item = Item("train", JOB, wire.dump(replace(REF, place="elsewhere")))
+
+    do(stage, HoldErrand(stage.leg, REQUEST), [item])
+
+    assert "lives in fake elsewhere" in item.error
+
+
 def test_a_job_nobody_has_heard_of() -> None:
     stage = Stage(patience=None)
     doing = HoldErrand(stage.leg, REQUEST)
@@ -207,7 +233,7 @@ def test_a_hold_that_was_lifted_is_no_more_waited_for() -> None:
 
 
 def test_items_travel_as_json() -> None:
-    items = [Item("a", JOB, 2, ["d", "r", "a", -1], {"x": 1}, is_acted=True), Item("b", OTHER, error="no")]
+    items = [Item("a", JOB, wire.dump(REF), ["d", "r", "a", -1], {"x": 1}, is_acted=True), Item("b", OTHER, error="no")]
     record = json.loads(json.dumps(errand.dump_items(items)))
 
     assert errand.load_items(record) == items

@@ -226,9 +226,19 @@ def test_execution_timeout_holds_over_a_deferral(world: World, airflow: Airflow)
 def test_a_reference_narrows_the_wait_to_its_submission(world: World, airflow: Airflow) -> None:
     ref = start(world, is_open=False)
 
-    leg = defer(airflow, job_ref={"job": ref.job, "submission": 1, "backend": "fake", "place": "x"})
+    leg = defer(airflow, job_ref={"job": ref.job, "submission": 1, "backend": "fake", "place": "fake"})
 
     assert (leg.trigger_kwargs["job"], leg.trigger_kwargs["submission"]) == (JOB, 1)
+
+
+@in_every_mode
+def test_what_a_finished_task_returned_is_enough_of_a_reference(world: World, airflow: Airflow, mode: dict) -> None:
+    ref = start(world)
+    returned = {"job": ref.job, "submission": 1, "epoch": 1_000_001, "result": None}
+
+    leg = airflow.run(build(ImpatientJobSensor, until="running", job_ref=returned, **mode, **LONG))
+
+    assert leg.state == "success", leg.done.error
 
 
 EVENTS = [

@@ -328,14 +328,10 @@ def _build_place(connection: sqlite3.Connection) -> str:
 def _check_place(connection: sqlite3.Connection, target: Target) -> str:
     """The place of this store.
 
-    A conflict rather than "not found": a caller that takes "not found" for "gone" must not be told so about a job that
-    lives elsewhere.
-
     :raises ConflictError: the ref is of another store or machine.
     """
     place = _build_place(connection)
-    if isinstance(target, JobRef) and (target.backend, target.place) != (reading.BACKEND, place):
-        raise ConflictError(f"{target.id} lives in {target.backend} {target.place}, and this is {place}")
+    rules.check_place(target, reading.BACKEND, place)
     return place
 
 

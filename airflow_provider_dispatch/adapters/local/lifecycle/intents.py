@@ -13,6 +13,7 @@ from datetime import datetime
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Status, StopIntent, Submission
 from airflow_provider_dispatch.adapters.local.scheduling.model import Queue
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest, place_hold, release_hold
+from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.owner import Owner
@@ -21,6 +22,7 @@ from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import ConflictError, RefusedError, SpecError
 
 DEFAULT_QUEUE = "default"
+HIGHEST_ATTEMPT = 2**31 - 1
 
 Pair = tuple[Submission, Status]
 
@@ -32,7 +34,10 @@ def check_start(request: StartRequest, ledger: int, deployment: str | None, foun
     :param found: submissions of the job whose objects exist.
     :returns: the submission that stands already, when this is the same call again.
     :raises ConflictError: another spec, another deployment, a number used before, or one that has not ended.
+    :raises SpecError: an attempt that doesn't count from 1.
     """
+    if not 1 <= request.attempt <= HIGHEST_ATTEMPT:
+        raise SpecError("attempt", f"must lie between 1 and {HIGHEST_ATTEMPT}", request.attempt)
     name = f"job {request.job}"
     if deployment is not None and deployment != request.owner.deployment:
         raise ConflictError(f"{name} belongs to deployment {deployment!r}, not to {request.owner.deployment!r}")
@@ -47,6 +52,18 @@ def check_start(request: StartRequest, ledger: int, deployment: str | None, foun
         if status.end is None:
             raise ConflictError(f"submission {submission.ref.submission} of {name} has not ended; stop it first")
     return None
+
+
+def check_place(target: JobRef | JobID, backend: str, place: str) -> None:
+    """Refuse a reference to a job of another store or machine; a bare id says nothing of that.
+
+    A conflict rather than "not found": a caller that takes "not found" for "gone" must not be told so about a job that
+    lives elsewhere.
+
+    :raises ConflictError: names both places.
+    """
+    if isinstance(target, JobRef) and (target.backend, target.place) != (backend, place):
+        raise ConflictError(f"{target.id} lives in {target.backend} {target.place}, and this is {place}")
 
 
 def resolve_queue(named: str | None, queues: Mapping[str, Queue] | None) -> str:
