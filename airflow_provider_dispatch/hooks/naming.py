@@ -121,13 +121,31 @@ def parse_job_ref(value: object) -> JobRef:
     """
     if isinstance(value, job_ref.JobRef):
         return value
-    fields = _read_literal(value) if isinstance(value, str) else value
-    if not isinstance(fields, Mapping):
+    fields = read_mapping(value)
+    if fields is None:
         raise SpecError("job_ref", "must be a job reference as DispatchStartJobOperator returns it", str(value))
     # A finished training task returns more than a reference; what names the job is all that counts here.
     found = wire.load(job_ref.JobRef, {"backend": "", "place": ""} | dict(fields))
     identity.parse_job_id(found.job, field="job_ref.job")
     return found
+
+
+def read_mapping(value: object) -> Mapping[str, object] | None:
+    """A mapping, or one that a template has written out, as JSON or as Python does; None when it is neither."""
+    if isinstance(value, str):
+        value = _read_literal(value)
+    return value if isinstance(value, Mapping) else None
+
+
+def _read_literal(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
 
 
 def derive_own_map_index(task: BaseOperator, job_task_id: str, map_index: int) -> int:
@@ -149,14 +167,3 @@ def derive_own_map_index(task: BaseOperator, job_task_id: str, map_index: int) -
 def _is_rendered(value: object) -> bool:
     """Known already when the DAG is parsed."""
     return isinstance(value, int) or (isinstance(value, str) and "{{" not in value and "{%" not in value)
-
-
-def _read_literal(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None

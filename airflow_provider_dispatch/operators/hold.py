@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dispatch.exceptions import SpecError
 from airflow_provider_dispatch.hooks.deferred_import import deferred
+from airflow_provider_dispatch.hooks.naming import read_mapping
 from airflow_provider_dispatch.operators import arguments, targets
 from airflow_provider_dispatch.operators.acting import RECORD_KEY, UNKNOWN_TIMEOUT, ActingOperator
 from airflow_provider_dispatch.operators.base import DEFAULT_CONNECTION_ID
@@ -246,7 +247,7 @@ def read_hold(value: object) -> holds.Hold:
     """
     if isinstance(value, holds.Hold):
         return value
-    fields = targets.read_mapping(value)
+    fields = read_mapping(value)
     if fields is None:
         raise SpecError("hold", "must be a hold as DispatchHoldJobOperator returns it", str(value))
     return wire.load(holds.Hold, fields)

@@ -7,7 +7,6 @@ Checked by hand when the DAG is parsed, resolved when the task runs. It reads th
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -153,16 +152,6 @@ def _fetch_indexes(task_id: str, leg: Leg) -> list[int]:
     if not found:
         raise SpecError("job_map_index", f"{task_id} has no mapped instances yet; run after what it is mapped over")
     return found
-
-
-def read_mapping(value: object) -> Mapping[str, object] | None:
-    """A mapping, or one written out as text by a template; None when it is neither."""
-    if isinstance(value, str):
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            return None
-    return value if isinstance(value, Mapping) else None
 
 
 def _build_item(task_id: str, map_index: int, leg: Leg) -> Item:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -302,15 +303,15 @@ def test_others_holds_are_left_and_returned(
     assert [hold["key"] for hold in returned(airflow, "release")] == [f"d/{RUN_ID}/theirs/-1"]
 
 
+@pytest.mark.parametrize("render", [lambda hold: hold, json.dumps, str], ids=["dict", "JSON", "rendered dict"])
 def test_exactly_one_hold_can_be_lifted(
-    airflow: Airflow, world: FakeBackend, dag: DAG, connection: str, train: Train
+    airflow: Airflow, world: FakeBackend, dag: DAG, connection: str, train: Train, render
 ) -> None:
     hold = Hold(task_id="hold", dag=dag, job_task_id="train", wait=False, dispatch_conn_id=connection)
     airflow.run(train)
     airflow.run(hold)
-    exactly = Release(
-        task_id="release", dag=dag, job_task_id="train", hold=returned(airflow, "hold"), dispatch_conn_id=connection
-    )
+    lifted = render(returned(airflow, "hold"))
+    exactly = Release(task_id="release", dag=dag, job_task_id="train", hold=lifted, dispatch_conn_id=connection)
 
     airflow.run(exactly)
 
