@@ -40,6 +40,13 @@ def cut_text(text: str, limit: int = LONGEST_TEXT) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
+def _show(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # a number of thousands of digits
+        return f"<{type(value).__name__} too long to show>"
+
+
 class DispatchError(Exception):
     """Root of all errors of this provider."""
 
@@ -55,7 +62,7 @@ class SpecError(DispatchError, ValueError):
     """
 
     def __init__(self, field: str, problem: str, value: object = None) -> None:
-        shown = "" if value is None else f" = {cut_text(repr(value), 120)}"
+        shown = "" if value is None else f" = {cut_text(_show(value), 120)}"
         super().__init__(f"{field}{shown}: {problem}")
         self.field, self.problem, self.value = field, problem, value
 

@@ -83,6 +83,11 @@ def test_a_spec_error_without_a_value_shows_none() -> None:
     assert str(SpecError("hold.key", "must not be empty")) == "hold.key: must not be empty"
 
 
+def test_a_spec_error_shows_a_number_that_is_too_long_by_its_type() -> None:
+    error = SpecError("nodes", "must be smaller", 10**5000)
+    assert str(error) == "nodes = <int too long to show>: must be smaller"
+
+
 def test_a_spec_error_shows_a_long_value_in_part() -> None:
     error = SpecError("queue", "is too long", "q" * 300)
 
