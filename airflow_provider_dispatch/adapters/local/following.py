@@ -9,6 +9,7 @@ falls between the two.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,12 @@ from airflow_provider_dispatch.adapters.local.store.errors import translating
 from airflow_provider_dispatch.adapters.local.store.reading import JobView
 from airflow_provider_dispatch.adapters.local.watch import Subscription
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import MOST_NODES, ROLE_NAME
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
+from airflow_provider_dispatch.exceptions import ProtocolError, SpecError
 
 LOOK_SECONDS = 0.25
+_LARGEST_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,13 @@ class OutputSource:
     role: str
     rank: int
     only: int | None = None
+
+    def __post_init__(self) -> None:
+        # Both become part of a file's name.
+        if not re.fullmatch(ROLE_NAME, self.role):
+            raise SpecError("role", "is no name of a role", self.role)
+        if not 0 <= self.rank < MOST_NODES:
+            raise SpecError("rank", f"must lie between 0 and {MOST_NODES - 1}", self.rank)
 
     def log_dir(self, execution: int) -> Path:
         """Folder of an execution's logs."""
@@ -73,6 +84,9 @@ class OutputReader:
     """
 
     def __init__(self, source: OutputSource, cursor: Cursor | None) -> None:
+        for number in (cursor.execution, cursor.generation, cursor.offset) if cursor is not None else ():
+            if not 0 <= number <= _LARGEST_NUMBER:
+                raise ProtocolError("no such place in the output; begin again without a cursor")
         self._source, self._cursor = source, cursor
         self._sizes: tuple[int, ...] = ()
 

@@ -27,19 +27,20 @@ def run_preflight(settings: LocalSettings) -> Preflight:
     """All checks, in order. Blocks."""
     layout = settings.layout
     checks = {
-        "file system": _check(lambda: _check_file_system(layout.folder)),
-        "store": _check(lambda: _check_store(layout)),
-        "queues": _check(lambda: QueuesFile(layout.queues).describe()),
+        "file system": _check(layout, lambda: _check_file_system(layout.folder)),
+        "store": _check(layout, lambda: _check_store(layout)),
+        "queues": _check(layout, lambda: QueuesFile(layout.queues).describe()),
         "agent": _check(
-            lambda: "one listens" if is_agent_listening(layout) else "none lives; one is started on demand"
+            layout, lambda: "one listens" if is_agent_listening(layout) else "none lives; one is started on demand"
         ),
     }
     return Preflight(checks, _derive_capabilities(checks["store"], checks["file system"]))
 
 
-def _check(look: Callable[[], str]) -> Finding:
+def _check(layout: StoreLayout, look: Callable[[], str]) -> Finding:
     try:
-        return Finding(Answer.YES, Source.PROBED, look())
+        with translating("look at", layout.folder):
+            return Finding(Answer.YES, Source.PROBED, look())
     except DispatchError as error:
         return Finding(Answer.NO, Source.PROBED, str(error))
 

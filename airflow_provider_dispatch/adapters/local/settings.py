@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,6 +39,10 @@ class LocalSettings(BaseModel):
     def _is_absolute(cls, value: Path) -> Path:
         if not value.is_absolute() or "\0" in str(value):
             raise ValueError("must be an absolute path")
+        try:
+            os.fsencode(value)
+        except UnicodeError:
+            raise ValueError("must be a path that this system can write") from None
         return value
 
     @property

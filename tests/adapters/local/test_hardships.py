@@ -9,15 +9,24 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_dispatch.adapters.local.doorbell import ring
 from airflow_provider_dispatch.adapters.local.queues import QueuesFile
+from airflow_provider_dispatch.adapters.local.settings import parse_settings
+from airflow_provider_dispatch.adapters.local.store.database import Database
+from airflow_provider_dispatch.adapters.protocol import OutputRequest
+from airflow_provider_dispatch.core.capabilities import Answer
+from airflow_provider_dispatch.core.holds import HoldRequest
 from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.output import Cursor
+from airflow_provider_dispatch.core.owner import Owner
+from airflow_provider_dispatch.core.records import JobSelector, StartRequest
 from airflow_provider_dispatch.core.state import Cause, State
-from airflow_provider_dispatch.exceptions import DispatchError
-from tests.adapters.local.world import WAIT, World, end_process, python_job, soon
+from airflow_provider_dispatch.exceptions import DispatchError, SpecError
+from tests.adapters.local.world import ANN, WAIT, World, end_process, new_job, python_job, soon
 from tests.contract.stage_local import wait_until
 
 FAR = timedelta(days=100)
@@ -166,3 +175,96 @@ def test_unreadable_queues_stop_no_job_and_a_new_agent_settles_what_was_left(wor
         await at.reach(waiting, State.RUNNING)
 
     world.play(scenario)
+
+
+# -- values that no type allows ----------------------------------------------------------------------------------------
+
+
+# Wrong on purpose, so not of a type that is checked.
+HALF: Any = 1.5
+SEVEN: Any = 7
+
+
+@pytest.mark.parametrize(
+    ("numbers", "field"),
+    [
+        ({"submission": HALF}, "request"),
+        ({"attempt": HALF}, "request"),
+        ({"attempt": 0}, "attempt"),
+        ({"attempt": -1}, "attempt"),
+        ({"attempt": 10**5000}, "attempt"),
+        ({"owner": Owner(try_number=10**5000)}, "request"),
+        ({"owner": Owner(map_index=HALF)}, "request"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_nothing_is_written_that_cannot_be_read_back(shared_world, numbers, field) -> None:
+    async def scenario(at: World) -> None:
+        fields = {"submission": 1, "attempt": 1, "spec": python_job(WAIT), **numbers}
+        with pytest.raises(SpecError) as refused:
+            await at.adapter.start(StartRequest(new_job(), **fields), deadline=soon())
+        assert refused.value.field == field
+        await at.adapter.list(JobSelector())
+
+    shared_world.play(scenario)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_hold_that_cannot_be_read_back_is_refused(shared_world) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.start(python_job(WAIT))
+        with pytest.raises(SpecError, match="can't be carried"):
+            await at.adapter.hold(ref, HoldRequest(SEVEN, ANN), deadline=soon())
+        assert (await at.adapter.inspect(ref)).state is State.GATED
+
+    shared_world.play(scenario)
+
+
+def test_a_damaged_row_is_an_error_of_the_contract(world) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.start(python_job(WAIT))
+        with Database(at.layout).write(5) as connection:
+            connection.execute("UPDATE submission SET status = '{broken'")
+        with pytest.raises(DispatchError, match="damaged"):
+            await at.adapter.inspect(ref)
+        with pytest.raises(DispatchError, match="damaged"):
+            await at.adapter.list(JobSelector())
+
+    world.play(scenario)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        OutputRequest(role="../../x"),
+        OutputRequest(role="\0"),
+        OutputRequest(role="\ud800"),
+        OutputRequest(role="r" * 5000),
+        OutputRequest(rank=-1),
+        OutputRequest(rank=10**30),
+        OutputRequest(cursor=Cursor(1, "node", 0, 0, 10**30)),
+        OutputRequest(cursor=Cursor(1, "node", 0, -1, 0)),
+    ],
+)
+def test_no_request_for_output_reads_other_files(shared_world, request_) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.run(python_job(WAIT))
+        with pytest.raises(DispatchError):
+            [line async for line in at.adapter.output(ref, request_)]
+        await at.adapter.stop(ref.job, reason="", deadline=soon())
+
+    shared_world.play(scenario)
+
+
+def test_preflight_answers_for_a_folder_that_cannot_even_be_looked_for(tmp_path) -> None:
+    async def scenario(at: World) -> None:
+        found = await at.adapter.preflight()
+        assert found.checks["store"].value is Answer.NO
+        assert "too long" in found.checks["store"].reason
+
+    World(tmp_path / ("x" * 300)).play(scenario)
+
+
+def test_a_folder_whose_name_is_no_text_is_refused() -> None:
+    with pytest.raises(SpecError, match="root"):
+        parse_settings({"root": "/\ud800"})

@@ -16,12 +16,19 @@ from datetime import datetime
 from airflow_provider_dispatch.adapters.local.lifecycle import intents
 from airflow_provider_dispatch.adapters.local.lifecycle.derive import derive_submission_state
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Status, Submission
-from airflow_provider_dispatch.adapters.local.store.reading import BACKEND, INTENT, JobView, encode, fetch_view
+from airflow_provider_dispatch.adapters.local.store.reading import (
+    BACKEND,
+    INTENT,
+    JobView,
+    decode_submission,
+    encode,
+    fetch_view,
+)
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import StartRequest
-from airflow_provider_dispatch.exceptions import JobNotFoundError
+from airflow_provider_dispatch.exceptions import JobNotFoundError, ProtocolError, SpecError
 
 IntentChange = Callable[[Submission, Status], Submission]
 
@@ -62,7 +69,7 @@ def add_submission(
         (
             ref.job,
             ref.submission,
-            encode(submission),
+            _encode(submission),
             state.value,
             submission.queue,
             submission.priority,
@@ -108,7 +115,7 @@ def write_intent(connection: sqlite3.Connection, before: Submission, status: Sta
         return
     connection.execute(
         "UPDATE submission SET intent = ?, state = ? WHERE job = ? AND submission = ?",
-        (encode(changed), derive_submission_state(changed, status).value, *changed.key),
+        (_encode(changed), derive_submission_state(changed, status).value, *changed.key),
     )
     _add_wish(connection, changed)
 
@@ -118,6 +125,19 @@ def _add_wish(connection: sqlite3.Connection, submission: Submission) -> None:
         "INSERT INTO wish (job, submission, intent) VALUES (?, ?, ?)", (*submission.key, encode(submission))
     )
     note_change(connection, submission, INTENT)
+
+
+def _encode(submission: Submission) -> str:
+    """The intent as text that can be read back: one row that can't be read would end every agent of the store.
+
+    :raises SpecError: the caller has put in what its type doesn't allow.
+    """
+    try:
+        text = encode(submission)
+        decode_submission(text)
+    except (ProtocolError, ValueError) as error:
+        raise SpecError("request", f"can't be carried: {error}") from None
+    return text
 
 
 def note_change(connection: sqlite3.Connection, submission: Submission, kind: str) -> None:

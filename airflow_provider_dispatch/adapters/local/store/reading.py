@@ -21,6 +21,7 @@ from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.records import JobEvent
 from airflow_provider_dispatch.core.state import ENDED, Cause, State
+from airflow_provider_dispatch.exceptions import ProtocolError
 
 BACKEND = "local"
 INTENT, STATUS, REMOVED = "intent", "status", "removed"
@@ -108,12 +109,20 @@ def encode(value: object) -> str:
 
 def decode_submission(text: str) -> Submission:
     """Read back an intent."""
-    return wire.load(Submission, json.loads(text))
+    return wire.load(Submission, _parse(text))
 
 
 def decode_status(text: str | None) -> Status:
     """Read back a status; a row that no agent has touched has none."""
-    return Status() if text is None else wire.load(Status, json.loads(text))
+    return Status() if text is None else wire.load(Status, _parse(text))
+
+
+def _parse(text: str) -> object:
+    try:
+        parsed: object = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"a row of the store is damaged: {error}; restore a copy of the store") from None
+    return parsed
 
 
 def fetch_meta(connection: sqlite3.Connection) -> dict[str, str]:
