@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a DAG file pays for importing the provider: CPU time of a fresh interpreter, over Airflow's own.
 
-Run as a program, it is that interpreter: it imports Airflow's DAG, then the modules named, and tells what these cost
-and loaded. :func:`measure_import` starts it in turn for us and for the peer.
+The interpreter imports Airflow's DAG, then the modules named, and tells what these cost and loaded. One is started in
+turn for us and for the peer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import airflow_provider_dispatch
@@ -30,9 +31,23 @@ from airflow.sdk import DAG
 before, start = set(sys.modules), time.process_time()
 for name in sys.argv[1:]:
     importlib.import_module(name)
-cost = time.process_time() - start
-print(json.dumps([cost * 1000, sorted(set(sys.modules) - before)]))
+end = time.process_time()
+print(json.dumps([(end - start) * 1000, start * 1000, sorted(set(sys.modules) - before)]))
 """
+
+
+@dataclass(frozen=True, slots=True)
+class FreshImport:
+    """What importing some modules did to an interpreter that knew Airflow's DAG.
+
+    :param cost: milliseconds of CPU.
+    :param airflow_cost: the same, from the interpreter's start until it knew Airflow's DAG.
+    :param loaded: modules that were not loaded before.
+    """
+
+    cost: float
+    airflow_cost: float
+    loaded: list[str]
 
 
 def list_dag_facing_modules() -> list[str]:
@@ -49,18 +64,17 @@ def _list_told() -> Iterator[str]:
 
 def measure_import() -> list[Figure]:
     """All DAG-facing modules together, and those that nearly every DAG file does with: operators and sensors."""
-    package = Path(airflow_provider_dispatch.__file__).parent
-    compileall.compile_dir(package, quiet=1)
+    compile_package()
     told = list_dag_facing_modules()
     usual = [name for name in told if ".operators." in name or ".sensors." in name]
     costs: dict[str, list[float]] = {"all": [], "usual": [], "peer": []}
     heavy: set[str] = set()
     for _ in range(ROUNDS):
         for name, modules in (("all", told), ("usual", usual), ("peer", [PEER])):
-            cost, loaded = run_fresh(modules)
-            costs[name].append(cost)
+            found = import_fresh(modules)
+            costs[name].append(found.cost)
             if name != "peer":
-                heavy |= set(find_forbidden(loaded))
+                heavy |= set(find_forbidden(found.loaded))
     value, peer = statistics.median(costs["all"]), statistics.median(costs["peer"])
     context = {
         "modules": told,
@@ -84,13 +98,18 @@ def measure_import() -> list[Figure]:
     ]
 
 
-def run_fresh(modules: list[str]) -> tuple[float, list[str]]:
-    """CPU milliseconds and the modules loaded in addition, in a fresh interpreter that knows Airflow's DAG."""
+def compile_package() -> None:
+    """So that no interpreter pays for it."""
+    compileall.compile_dir(Path(airflow_provider_dispatch.__file__).parent, quiet=1)
+
+
+def import_fresh(modules: list[str]) -> FreshImport:
+    """Import some modules in a fresh interpreter that knows Airflow's DAG."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *modules], check=True, capture_output=True, text=True, timeout=120
     )
-    cost, loaded = json.loads(done.stdout.splitlines()[-1])
-    return cost, loaded
+    cost, airflow_cost, loaded = json.loads(done.stdout.splitlines()[-1])
+    return FreshImport(cost, airflow_cost, loaded)
 
 
 def find_forbidden(loaded: list[str]) -> list[str]:
