@@ -102,16 +102,17 @@ def test_a_watcher_by_job_id_is_there_before_the_job_and_follows_its_submissions
     async def scenario(at: Stage) -> None:
         job = new_job()
         seen: list[tuple[int, State]] = []
-        fresh = asyncio.Event()
+        is_watching, fresh = asyncio.Event(), asyncio.Event()
 
         async def look() -> None:
             async for observation in at.adapter.watch([job]):
                 seen.append((observation.ref.submission, observation.state))
+                is_watching.set()
                 if (2, State.GATED) in seen:
                     fresh.set()
 
         watching = asyncio.create_task(look())
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(is_watching.wait(), 20)
         await at.start(at.spec("run"), job=job)
         await at.pass_time(at.blink)
         await at.adapter.stop(job, reason="over", deadline=soon())
