@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -21,7 +22,7 @@ from airflow_provider_dispatch.core.capabilities import (
     check_may_start,
 )
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
-from airflow_provider_dispatch.core.identity import JobID
+from airflow_provider_dispatch.core.identity import JobID, build_epoch
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import OutputLine
@@ -95,18 +96,9 @@ class FakeAdapter(DispatchAdapter):
 
     async def watch(self, refs: Sequence[JobRef | JobID]) -> AsyncIterator[Observation]:
         """See the protocol."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        wanted = {ref.job if isinstance(ref, JobRef) else ref for ref in refs}
-
-        def listener(job: JobID) -> None:
-            if job in wanted and not loop.is_closed():
-                loop.call_soon_threadsafe(changed.set)
-
         seen: dict[JobRef | JobID, Observation] = {}
-        unlisten = self.backend.listen(listener)
-        try:
-            while True:
-                changed.clear()
+        async with aclosing(self._told({_job_of(ref) for ref in refs})) as told:
+            async for _ in told:
                 for ref in refs:
                     now = self._observe(ref)
                     if ref not in seen or replace(now, observed_at=None) != replace(seen[ref], observed_at=None):
@@ -114,28 +106,26 @@ class FakeAdapter(DispatchAdapter):
                         yield now
                 if all(isinstance(ref, JobRef) and seen[ref].is_over for ref in refs):
                     return
-                await changed.wait()
-        finally:
-            unlisten()
 
     async def output(self, ref: JobRef, request: OutputRequest) -> AsyncIterator[OutputLine]:
         """See the protocol."""
         role = request.role or self._leader(ref)
         given, count = 0, request.cursor.sequence if request.cursor is not None else 0
         execution = request.cursor.execution if request.cursor is not None else None
-        async for _ in self._told(ref.job):
-            seen = self._observe(ref)
-            numbers = self._executions(ref, role, request)
-            for number in (n for n in numbers if execution is None or n >= execution):
-                count = count if number == execution else 0
-                execution = number
-                for line in self.backend.output[(ref.job, ref.submission), number, role, request.rank][count:]:
-                    if request.most_lines is not None and given >= request.most_lines:
-                        return
-                    count, given = count + 1, given + 1
-                    yield line
-            if not request.follow or seen.is_over:
-                return
+        async with aclosing(self._told({ref.job})) as told:
+            async for _ in told:
+                seen = self._observe(ref)
+                numbers = self._executions(ref, role, request)
+                for number in (n for n in numbers if execution is None or n >= execution):
+                    count = count if number == execution else 0
+                    execution = number
+                    for line in self.backend.output[(ref.job, ref.submission), number, role, request.rank][count:]:
+                        if request.most_lines is not None and given >= request.most_lines:
+                            return
+                        count, given = count + 1, given + 1
+                        yield line
+                if not request.follow or seen.is_over:
+                    return
 
     async def hold(self, ref: JobRef | JobID, request: HoldRequest, *, deadline: datetime) -> Hold:
         """See the protocol."""
@@ -197,8 +187,7 @@ class FakeAdapter(DispatchAdapter):
     async def events(self, ref: JobRef | JobID) -> tuple[JobEvent, ...]:
         """See the protocol."""
         self._called("events")
-        job = ref.job if isinstance(ref, JobRef) else ref
-        history = self.backend.history.get(job, [])
+        history = self.backend.history.get(_job_of(ref), [])
         return tuple(e for e in history if not isinstance(ref, JobRef) or e.submission == ref.submission)
 
     async def close(self) -> None:
@@ -206,12 +195,12 @@ class FakeAdapter(DispatchAdapter):
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _told(self, job: JobID) -> AsyncIterator[None]:
-        """At once, and again whenever something happened to the job, be it a printed line."""
+    async def _told(self, jobs: Collection[JobID]) -> AsyncGenerator[None]:
+        """At once, and again whenever something happened to one of the jobs, be it a printed line."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def listener(of: JobID) -> None:
-            if of == job and not loop.is_closed():
+            if of in jobs and not loop.is_closed():
                 loop.call_soon_threadsafe(changed.set)
 
         unlisten = self.backend.listen(listener)
@@ -237,7 +226,7 @@ class FakeAdapter(DispatchAdapter):
 
     def _find_key(self, ref: JobRef | JobID) -> Key | None:
         intents.check_place(ref, self.name, self.backend.place)
-        keys = self._keys(ref.job if isinstance(ref, JobRef) else ref)
+        keys = self._keys(_job_of(ref))
         return next((key for key in reversed(keys) if not isinstance(ref, JobRef) or key[1] == ref.submission), None)
 
     def _change(self, ref: JobRef | JobID, change: Callable[[Submission, Status], Submission]) -> Submission:
@@ -256,9 +245,8 @@ class FakeAdapter(DispatchAdapter):
             if key is not None:
                 position = world.positions().get(key)
                 return derive_observation(world.submissions[key], world.statuses[key], world.now, position=position)
-            job = ref.job if isinstance(ref, JobRef) else ref
             known = ref if isinstance(ref, JobRef) else JobRef(ref, world.ledger.get(ref, 0), self.name, world.place)
-            return intents.build_gone(known, world.stop_reasons.get(job), world.now)
+            return intents.build_gone(known, world.stop_reasons.get(known.job), world.now)
 
     def _record(self, key: Key) -> SubmissionRecord:
         submission, status = self.backend.submissions[key], self.backend.statuses[key]
@@ -272,7 +260,7 @@ class FakeAdapter(DispatchAdapter):
         key = (ref.job, ref.submission)
         numbers = tuple(sorted(n for k, n, r, rank in self.backend.output if (k, r, rank) == (key, role, request.rank)))
         if request.epoch is not None:
-            return tuple(number for number in numbers if ref.submission * 10**6 + number == request.epoch)
+            return tuple(number for number in numbers if build_epoch(ref.submission, number) == request.epoch)
         return numbers if request.follow or request.cursor else numbers[-1:]
 
     async def _wait_until_gone(self, job: JobID) -> None:
@@ -285,3 +273,7 @@ class FakeAdapter(DispatchAdapter):
             await asyncio.wait_for(gone(), self._patience.total_seconds())
         except TimeoutError:
             return
+
+
+def _job_of(ref: JobRef | JobID) -> JobID:
+    return ref.job if isinstance(ref, JobRef) else ref
