@@ -49,3 +49,15 @@ def repository() -> Path:
 def airflow_home() -> Path:
     """The home that this test run's Airflow uses; removed when the run ends."""
     return AIRFLOW_HOME
+
+
+TOGETHER = ("airflow", "demo", "docs", "example_dags")
+"""Folders whose tests share something dear, such as a running Airflow, and so stay in one process."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests must not be parted when several processes share the work."""
+    for item in items:
+        folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
+        if folder in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(folder))

@@ -70,7 +70,9 @@ class LocalStage(Stage):
         self.adapter = self._build()
 
     def _build(self) -> DispatchAdapter:
-        return build_adapter("local", {"root": str(self.folder / "dispatch"), "store": "t"})
+        # So that the coverage of agents is counted.
+        passed = tuple(name for name in os.environ if name.startswith("COVERAGE_"))
+        return build_adapter("local", {"root": str(self.folder / "dispatch"), "store": "t", "pass_env": passed})
 
     async def tear_down(self) -> None:
         """End the agent; its ranks die with it."""

@@ -62,7 +62,9 @@ class Machine:
         self._now = now
         batch = _Batch(self._jobs, now)
         self._route(message, batch)
-        self._admit(batch)
+        # A rank that has started or is ready takes no room and gives none.
+        if not isinstance(message, messages.RankStarted | messages.RankReady):
+            self._admit(batch)
         return self._close(batch)
 
     def next_timer(self) -> datetime | None:
