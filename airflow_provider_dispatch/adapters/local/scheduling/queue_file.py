@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the queues of a machine from its parsed ``queues.toml``. The agent and the ``dispatch queue`` command call it.
+"""Reads the queues of a machine from its parsed ``queues.toml``. The adapter and the agent call it.
 
 ::
 
