@@ -73,9 +73,10 @@ class Scene:
         self.control.mkdir(exist_ok=True)
         self._settings: dict[str, object] = {"root": str(airflow.home / "dispatch"), "store": store}
 
-    def begin(self, dag_id: str, run_id: str | None = None) -> Run:
+    def begin(self, dag_id: str) -> Run:
+        """A run with an id of its own, and so with jobs that no other Airflow on this machine can have as well."""
         self.airflow.wait_for_dag(dag_id, timeout_seconds=PATIENCE_SECONDS)
-        return self.rest.trigger_dag(dag_id, run_id=run_id)
+        return self.rest.trigger_dag(dag_id)
 
     def wait_for(self, look: Callable[[], T | None], what: str) -> T:
         return self.airflow.wait_for(look, timeout_seconds=PATIENCE_SECONDS, what=what)
