@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -149,8 +150,9 @@ def end_process(pid: int, number: int = signal.SIGKILL) -> None:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    for one in (number, signal.SIGCONT):  # a stopped process hears only the second
-        signal.pidfd_send_signal(fd, one)
+    with contextlib.suppress(ProcessLookupError):  # its parent may have seen its end between the two
+        for one in (number, signal.SIGCONT):  # a stopped process hears only the second
+            signal.pidfd_send_signal(fd, one)
     wait_for_end(fd)
 
 
