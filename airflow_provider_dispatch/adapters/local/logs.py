@@ -9,7 +9,10 @@ keeps no state: the cursor is all.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
+import stat
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -28,6 +31,7 @@ from airflow_provider_dispatch.exceptions import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
 BYTES_AT_ONCE = 4 * 1024 * 1024
 # Holds at least one whole unit, wherever it begins.
@@ -67,6 +71,18 @@ def read_lines(
     while len(reader.lines) < limit and reader.advance(limit):
         pass
     return reader.lines, reader.cursor
+
+
+def open_regular_file(path: Path) -> BinaryIO:
+    """Open for reading what a rank could have put in its place: a FIFO would keep us waiting, a link lead us away.
+
+    :raises OSError: it is not there, or no file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    return os.fdopen(fd, "rb")
 
 
 class _Reader:
@@ -143,7 +159,8 @@ class _Reader:
     def _read_file(self, generation: int, offset: int) -> bytes | None:
         """A block from *offset* on; None if there is no such file."""
         try:
-            with (self._log_dir / build_file_name(self.cursor.role, self.cursor.rank, generation)).open("rb") as file:
+            path = self._log_dir / build_file_name(self.cursor.role, self.cursor.rank, generation)
+            with open_regular_file(path) as file:
                 file.seek(offset)
                 return file.read(_BLOCK)
         except FileNotFoundError:

@@ -132,6 +132,59 @@ def _is_running(pid: int) -> bool:
         return False
 
 
+# -- ranks that put something else in the place of our files -----------------------------------------------------------
+
+HERE = "import os, pathlib, shutil, signal; r = pathlib.Path(os.environ['DISPATCH_RESULT_PATH'])\n"
+LOG = "r.parent.parent / 'logs' / 'node-0.0.log'"
+TRICKS = {
+    "a folder as result": ("r.mkdir()", Cause.MISCONFIGURED),
+    "a FIFO as log": (
+        f"print('x', flush=True)\nwhile not ({LOG}).exists(): pass\n({LOG}).unlink(); os.mkfifo({LOG}); os._exit(3)",
+        Cause.EXITED,
+    ),
+    "a FIFO as the next log": (
+        (
+            "(r.parent.parent / 'logs').mkdir(exist_ok=True); os.mkfifo(r.parent.parent / 'logs' / 'node-0.1.log')\n"
+            "for n in range(120_000): print('y' * 100)\nos._exit(3)"
+        ),
+        Cause.EXITED,
+    ),
+    "a folder as lock, and no shim": (
+        "lock = r.parents[3] / 'lock'; lock.unlink(); lock.mkdir(); os.kill(os.getppid(), 9); signal.pause()",
+        Cause.NODE_LOST,
+    ),
+    "a file as the job's folder, and no shim": (
+        "job = r.parents[3]; shutil.rmtree(job); job.touch(); os.kill(os.getppid(), 9); signal.pause()",
+        Cause.NODE_LOST,
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "cause"), TRICKS.values(), ids=TRICKS)
+def test_what_a_rank_puts_in_the_place_of_our_files_ends_its_own_job_alone(shared_world, program, cause) -> None:
+    async def scenario(at: World) -> None:
+        first = at.start_agent()
+        ref = await at.start(python_job(HERE + program))
+        await at.adapter.open(ref, deadline=soon())
+        seen = await at.reach(ref, State.SUCCEEDED, State.FAILED)
+        assert (seen.state, seen.cause) == (State.FAILED, cause)
+        assert at.agent == first
+        assert (await at.adapter.stop(ref.job, reason="", deadline=soon())).is_complete
+
+    shared_world.play(scenario)
+
+
+def test_a_fifo_in_the_place_of_the_announcement_delays_no_end(shared_world) -> None:
+    program = HERE + "os.mkfifo(f'{r}.stop.new')\nprint('begun')\nsignal.pause()"
+
+    async def scenario(at: World) -> None:
+        ref = await at.run(python_job(program))
+        await wait_until(lambda: b"begun" in _read_log(at, ref), "the rank's first line")
+        assert (await at.adapter.stop(ref.job, reason="", deadline=soon(10))).is_complete
+
+    shared_world.play(scenario)
+
+
 # -- queues that nobody can read ---------------------------------------------------------------------------------------
 
 

@@ -271,7 +271,6 @@ class _Execution:
 def _wait_until_free(around: Surroundings, identity: Identity, then: Callable[[], None]) -> None:
     """See that no process of an execution is left, however long that takes."""
     path = around.layout.job_lock(identity.job)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     around.errands.run(lambda: clear_execution(path, identity.attempt_id), lambda _: then())
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from airflow_provider_dispatch.adapters.local.processes import JobLock, end_atte
 _SHIM_SECONDS = 1.0
 _HOLDERS_SECONDS = 5.0
 _SWEEP_SECONDS = 1.0
+_log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.25
 
 
@@ -42,8 +45,13 @@ def clear_execution(path: Path, attempt: str) -> None:
 
     A free lock proves it alone as long as the ranks have left their descriptors and the lock's file as they were.
     """
-    lock = win_lock(path, attempt, patience_seconds=None, cancelled=threading.Event())
-    assert lock is not None
-    with lock:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = win_lock(path, attempt, patience_seconds=None, cancelled=threading.Event())
+    except OSError as error:
+        # They may have put something else in its place. Then only what they show of themselves tells.
+        _log.warning("the lock of %s says nothing: %s", attempt, error)
+        lock = None
+    with lock or contextlib.nullcontext():
         while not end_attempts(attempt, timeout_seconds=_SWEEP_SECONDS).is_complete:
             pass

@@ -6,10 +6,9 @@ in them is trusted: not their size, not even that they are files.
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
-from airflow_provider_dispatch.adapters.local.logs import read_lines
+from airflow_provider_dispatch.adapters.local.logs import open_regular_file, read_lines
 from airflow_provider_dispatch.adapters.local.shim.records import build_file_name
 from airflow_provider_dispatch.core.output import Cursor
 from airflow_provider_dispatch.core.result import LARGEST_RESULT_BYTES, parse_result
@@ -22,18 +21,15 @@ _TAIL_BYTES = 64 * 1024
 def read_result(path: Path) -> tuple[object, str]:
     """The result, and why there is none though something was left."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open_regular_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_RESULT_BYTES:
+                return None, f"the result has {size} bytes; at most {LARGEST_RESULT_BYTES} are carried"
+            content = file.read(LARGEST_RESULT_BYTES + 1)
     except FileNotFoundError:
         return None, ""
     except OSError as error:
         return None, f"the result can't be read: {error.strerror}"
-    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            return None, "the result is not a file"
-        if found.st_size > LARGEST_RESULT_BYTES:
-            return None, f"the result has {found.st_size} bytes; at most {LARGEST_RESULT_BYTES} are carried"
-        content = file.read(LARGEST_RESULT_BYTES + 1)
     try:
         return parse_result(content), ""
     except ProtocolError as error:
@@ -58,7 +54,7 @@ def _find_tail(log_dir: Path, start: Cursor) -> Cursor:
     path = log_dir / build_file_name(start.role, start.rank, generation)
     offset = max(0, path.stat().st_size - _TAIL_BYTES) if path.exists() else 0
     if offset:
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             file.seek(offset)
             offset += len(file.readline())
     return Cursor(start.execution, start.role, start.rank, generation, offset)

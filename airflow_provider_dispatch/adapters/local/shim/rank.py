@@ -86,8 +86,10 @@ class Rank:
         if not result_path:
             return
         path = encode_text(f"{result_path}.stop")
+        # A rank may have put a FIFO there, which would keep the shim waiting.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(path + b".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(path + b".new", flags, 0o600)
             with open(fd, "wb") as file:
                 file.write(json.dumps(announcement).encode())
             os.replace(path + b".new", path)

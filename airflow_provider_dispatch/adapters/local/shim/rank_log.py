@@ -118,7 +118,8 @@ class RankLog:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(generation - GENERATIONS_KEPT))
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        # A rank may have put a FIFO there, which would keep the shim waiting.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(self._path(generation), flags, 0o600)
         self._close_file()
         self._fd, self._generation, self._size = fd, generation, 0
