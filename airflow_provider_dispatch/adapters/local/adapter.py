@@ -40,6 +40,7 @@ from airflow_provider_dispatch.core.capabilities import Preflight
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import HIGHEST_R, JobID, parse_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.core.owner import Owner
@@ -240,6 +241,8 @@ class LocalAdapter(DispatchAdapter):
                 raise SpecError(field, "needs a time zone", time.isoformat())
         if spec.queue is not None and not self._layout.queues.exists():
             _log_open_queues(self._layout.queues)
+        if any(role.image is not None for role in spec.roles):
+            _log_idle_image(self._layout.folder)
 
     async def _write(self, work: Callable[[sqlite3.Connection], T], deadline: datetime) -> T:
         def write() -> T:
@@ -306,6 +309,11 @@ class LocalAdapter(DispatchAdapter):
 @functools.cache
 def _log_open_queues(path: Path) -> None:
     _log.info("there is no %s: every queue is without limit", path)
+
+
+@functools.cache
+def _log_idle_image(folder: Path) -> None:
+    _log.info("an image means nothing to the store in %s: ranks run with what this machine has", folder)
 
 
 def _fold(ref: Target) -> Target:

@@ -50,6 +50,18 @@ async def read(at: World, ref: JobRef, **request: Any) -> list[str]:
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
+def test_what_means_nothing_here_is_said_once(world, caplog) -> None:
+    async def scenario(at: World) -> None:
+        for _ in range(2):
+            await at.start(python_job("pass", image="trainer:1", queue="team-a"))
+
+    with caplog.at_level("INFO"):
+        world.play(scenario)
+
+    for text in ("an image means nothing", "every queue is without limit"):
+        assert sum(text in message for message in caplog.messages) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
