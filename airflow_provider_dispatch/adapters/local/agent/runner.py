@@ -132,8 +132,7 @@ class Agent:
         """Leave what the last agent left a moment to end: who is answered first hears that it is lost."""
         until = time.monotonic() + LOST_PATIENCE_SECONDS
         while not self._executions.is_empty() and (left := until - time.monotonic()) > 0:
-            for key, _events in self._selector.select(left):
-                key.data()
+            self._call_back(left)
 
     def _reload(self) -> None:
         """Begin with what the store says; also when queues have changed."""
