@@ -30,6 +30,7 @@ from airflow_provider_dispatch.adapters.local.shim.descent import (
     kill_newest,
     read_file,
     send_group_signal,
+    send_signal,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +139,10 @@ def end_attempts(
         if quiet_looks >= _QUIET_LOOKS or clock() >= deadline:
             return SweepReport(tuple(killed.values()), tuple(alive), is_complete=quiet_looks >= _QUIET_LOOKS)
         if not quiet_looks:
-            targets = [process for process in alive if not _is_shim(process.pid)]
+            shims = [process for process in alive if not process.attempt and _is_shim(process.pid)]
+            for shim in shims:
+                send_signal(shim.pid, signal.SIGCONT)  # a stopped one would never end
+            targets = [process for process in alive if process not in shims]
             killed |= {(process.pid, process.start_time): process for process in targets}
             _kill_and_wait(targets, min(_LONGEST_PAUSE_SECONDS, max(0.0, deadline - clock())))
             kill_newest(lambda environment: f"{_derive_attempt(environment)}.".startswith(f"{prefix}."))

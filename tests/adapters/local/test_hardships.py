@@ -121,8 +121,33 @@ def test_a_rank_without_its_lock_is_gone_before_the_job_is_told_lost(world, deed
     world.play(scenario)
 
 
+STOP_SHIM = (
+    "import os, signal; signal.signal(15, signal.SIG_IGN); os.kill(os.getppid(), signal.SIGSTOP);"
+    " print('begun', flush=True)\nwhile True: signal.pause()"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen on Linux alone")
+@pytest.mark.parametrize("is_agent_killed", [False, True])
+def test_a_rank_that_stops_its_shim_delays_no_end(world, is_agent_killed) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.run(python_job(STOP_SHIM))
+        await wait_until(lambda: _has_stopped_child(at.agent), "the shim's stop")
+        if is_agent_killed:
+            at.end_agent(signal.SIGKILL)
+            assert (await at.reach(ref, State.FAILED)).cause is Cause.NODE_LOST
+        assert (await at.adapter.stop(ref.job, reason="", deadline=soon())).is_complete
+
+    world.play(scenario)
+
+
 def _find_parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _has_stopped_child(pid: int) -> bool:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return any(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "T" for child in children)
 
 
 def _is_running(pid: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -54,6 +55,7 @@ class ShimLink:
     def send(self, message: Message) -> None:
         """Send *message* now or as soon as the shim takes it; to one that has ended, nothing is sent."""
         if self._socket.fileno() >= 0:
+            self._process.send_signal(signal.SIGCONT)  # a rank may have stopped it
             self._unsent += encode(message)
             self._flush()
 
