@@ -19,6 +19,7 @@ from airflow_provider_dispatch.adapters.local.lifecycle.machine import Machine
 from airflow_provider_dispatch.adapters.local.lifecycle.queueing import NodeConfig
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Key, Status, Submission
 from airflow_provider_dispatch.adapters.local.scheduling.model import RANKS, Node, Queue
+from airflow_provider_dispatch.adapters.local.scheduling.queue_file import DEFAULT_PRIORITIES
 from airflow_provider_dispatch.core.holds import release_hold
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.output import Cursor, OutputLine, clean_text
@@ -50,7 +51,7 @@ class FakeBackend:
         self.now = START
         self.lock = threading.RLock()
         self.place = "fake"
-        self.priorities = {"low": -100, "normal": 0, "high": 100}
+        self.priorities = dict(DEFAULT_PRIORITIES)
         self.submissions: dict[Key, Submission] = {}
         self.statuses: dict[Key, Status] = {}
         self.ledger: dict[JobID, int] = {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Ending, Key, Status, Submission
+from airflow_provider_dispatch.adapters.local.scheduling.demand import sum_shapes
 from airflow_provider_dispatch.adapters.local.scheduling.model import (
     NEVER,
     RANKS,
@@ -65,11 +66,7 @@ def build_shapes(submission: Submission) -> tuple[Shape, ...]:
 
 def build_placement(shapes: tuple[Shape, ...], node: str) -> Placement:
     """The whole request on one node: where an execution of an earlier agent is."""
-    total: dict[str, int] = {}
-    for shape in shapes:
-        for resource, amount in shape.request.items():
-            total[resource] = total.get(resource, 0) + shape.count * amount
-    return ((node, total),)
+    return ((node, sum_shapes(shapes)),)
 
 
 def build_waiting(job: Job) -> WaitingJob:
