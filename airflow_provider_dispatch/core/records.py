@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes into the verbs of an adapter and what comes out of them, besides the observation."""
+"""What goes into the verbs of an adapter and what comes out of them, besides the observation.
+
+Callers make the requests and selectors, adapters the records and reports. Plain values: none asks a backend.
+"""
 
 from __future__ import annotations
 

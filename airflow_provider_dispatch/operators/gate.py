@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operator that opens the gate of jobs that other tasks started."""
+"""Operator that opens the gate of jobs that other tasks started.
+
+For DAG files: here are its arguments alone; :mod:`.acting` and :mod:`.verbs` do what they say when the task runs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that hold jobs and release them again."""
+"""Operators that hold jobs and release them again.
+
+For DAG files: here are their arguments alone; :mod:`.acting` and :mod:`.verbs` do what they say when the task runs.
+"""
 
 from __future__ import annotations
 

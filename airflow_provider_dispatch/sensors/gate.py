@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sensor for what lies in front of a job's execution: its gate and its admission."""
+"""The sensor for what lies in front of a job's execution: its gate and its admission.
+
+For DAG files: it names its points; :mod:`.goal` waits for them. It never opens a gate.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sensor for holds."""
+"""The sensor for holds.
+
+For DAG files: it names its points; :mod:`.goal` waits for them. It never holds or releases.
+"""
 
 from __future__ import annotations
 

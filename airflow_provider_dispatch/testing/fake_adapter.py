@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thirteen verbs over :class:`.fake_backend.FakeBackend`. Any number of adapters may look at one backend."""
+"""The thirteen verbs over :class:`.fake_backend.FakeBackend`. Any number of adapters may look at one backend.
+
+Tests give it to what they test, by the registry or as an argument. It refuses what the local adapter refuses, in the
+same words, and never moves the backend's clock.
+"""
 
 from __future__ import annotations
 

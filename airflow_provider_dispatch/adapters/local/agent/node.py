@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine has to give: processors and memory that this process may use, and the queues of the store."""
+"""What this machine has to give: processors and memory that this process may use, and places for ranks.
+
+The agent asks once, at its start. What a user writes of it in ``queues.toml`` is not looked at here.
+"""
 
 from __future__ import annotations
 
