@@ -22,6 +22,7 @@ from typing import Self
 
 from airflow_provider_dispatch.adapters.local.doorbell import is_agent_listening, ring
 from airflow_provider_dispatch.adapters.local.launching import ensure_agent
+from airflow_provider_dispatch.adapters.local.queues import QueuesFile
 from airflow_provider_dispatch.adapters.local.settings import LocalSettings
 from airflow_provider_dispatch.adapters.local.store import reading
 from airflow_provider_dispatch.adapters.local.store.database import Database
@@ -195,6 +196,8 @@ class _Looker:
         self._positions_version = -1
         self._positions_at = self._probe_at = time.monotonic()
         self._busy: set[JobID] = set()
+        self._hopeless: set[JobID] = set()
+        self._queues: QueuesFile | None = None
         self._pause = LOOK_SECONDS
         self._agent_pause = PROBE_SECONDS
 
@@ -235,11 +238,13 @@ class _Looker:
     def _note(self, views: Mapping[JobID, JobView], watched: Collection[JobID]) -> None:
         for job, view in views.items():
             (self._busy.add if view.needs_agent else self._busy.discard)(job)
+            (self._hopeless.add if view.is_hopeless else self._hopeless.discard)(job)
             if view.position is not None:
                 self._positions[job] = view.position
             else:
                 self._positions.pop(job, None)
         self._busy &= set(watched) | views.keys()
+        self._hopeless &= set(watched) | views.keys()
         for job in self._positions.keys() - set(watched) - views.keys():
             del self._positions[job]
 
@@ -259,19 +264,26 @@ class _Looker:
     def _probe(self, now: float) -> None:
         """See that an agent lives while there is something for it to do."""
         self._probe_at = now + PROBE_SECONDS
+        if self._hopeless and (self._queues is None or self._queues.has_changed()):
+            # Only other queues can help them, and nobody rings when a person has edited the file.
+            self._queues = QueuesFile(self._settings.layout.queues)
+            self._ensure_agent()
         if not self._busy or is_agent_listening(self._settings.layout):
             self._agent_pause = PROBE_SECONDS
             return
         _log.warning(
             "no agent lives for the store in %s, though there is work; starting one", self._settings.layout.folder
         )
+        self._ensure_agent()
+        # One that dies at once is tried again, but ever more seldom.
+        self._probe_at = time.monotonic() + self._agent_pause
+        self._agent_pause = min(2 * self._agent_pause, LONGEST_PAUSE_SECONDS)
+
+    def _ensure_agent(self) -> None:
         try:
             ensure_agent(self._settings, AGENT_PATIENCE_SECONDS)
         except AdapterError as error:
             _log.error("%s", error)
-        # One that dies at once is tried again, but ever more seldom.
-        self._probe_at = time.monotonic() + self._agent_pause
-        self._agent_pause = min(2 * self._agent_pause, LONGEST_PAUSE_SECONDS)
 
     def _forget(self, fresh: list[Subscription]) -> None:
         """They have not been told how things are; the next look begins anew."""

@@ -21,7 +21,7 @@ from airflow_provider_dispatch.adapters.local.watch import StoreWatch, find_watc
 from airflow_provider_dispatch.core.records import StartRequest
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import ConflictError, RefusedError
-from tests.adapters.local.world import World, new_job, python_job
+from tests.adapters.local.world import World, new_job, python_job, soon
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SPEC = python_job("pass")
@@ -240,3 +240,18 @@ def test_a_fork_gets_a_watch_of_its_own(world) -> None:
     with open(read_fd) as told:
         assert told.read() == "another"
     assert isinstance(watch, StoreWatch)
+
+
+def test_a_job_too_large_for_its_queue_runs_once_the_file_says_so_though_nobody_rings(world) -> None:
+    async def scenario(at: World) -> None:
+        at.layout.folder.mkdir(parents=True)
+        at.layout.queues.write_text('queues.q.quota = {cpu = "1"}')
+        ref = await at.start(python_job("pass", resources={"cpu": "1100m"}, queue="q"))
+        await at.adapter.open(ref, deadline=soon())
+        assert (await at.until(ref, lambda seen: seen.cause is not None)).cause is Cause.NO_CAPACITY
+        waiting = asyncio.ensure_future(at.reach(ref, State.SUCCEEDED))
+        await asyncio.to_thread(at.end_agent)
+        at.layout.queues.write_text('queues.q.quota = {cpu = "1200m"}')
+        await waiting
+
+    world.play(scenario)

@@ -53,6 +53,11 @@ class JobView:
                 return pair
         return None
 
+    @property
+    def is_hopeless(self) -> bool:
+        """The newest submission can never fit the queues as the last agent knew them."""
+        return bool(self.pairs) and self.pairs[-1][1].end is None and self.pairs[-1][1].cause is Cause.NO_CAPACITY
+
     def has_processes(self, target: JobRef | JobID) -> bool:
         """Whether anything of the submission meant may still run."""
         pair = self.find(target)
