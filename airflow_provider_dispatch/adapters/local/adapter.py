@@ -40,7 +40,6 @@ from airflow_provider_dispatch.core.capabilities import Preflight
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import HIGHEST_R, JobID, parse_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
-from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.core.owner import Owner
