@@ -196,7 +196,14 @@ class LocalAdapter(DispatchAdapter):
             rules.build_record(submission, status, derive_submission_state(submission, status))
             for submission, status in view.pairs
         )
-        return JobRecord(view.job, view.ledger, records, _find_orphans(view, await self._scan.take()))
+        return JobRecord(view.job, view.ledger, records, self._find_orphans(view, await self._scan.take()))
+
+    def _find_orphans(self, view: JobView, scan: ProcessScan) -> tuple[str, ...]:
+        own = {status.execution.identity.attempt_id for _, status in view.pairs if status.execution is not None}
+        found = scan.find_attempts(view.job, folder=self._layout.job_folder(view.job))
+        return tuple(
+            f"process {process.pid} of attempt {process.attempt}" for process in found if process.attempt not in own
+        )
 
     async def list(self, selector: JobSelector) -> tuple[SubmissionRecord, ...]:
         """See the protocol."""
@@ -345,11 +352,3 @@ def _check_place(connection: sqlite3.Connection, target: Target) -> str:
 def _has_changed(before: Observation, now: Observation) -> bool:
     # A clock moves with a state. Until the agent has seen the job, it is read anew each time.
     return before != replace(now, observed_at=before.observed_at, clocks=before.clocks)
-
-
-def _find_orphans(view: JobView, scan: ProcessScan) -> tuple[str, ...]:
-    own = {status.execution.identity.attempt_id for _, status in view.pairs if status.execution is not None}
-    found = scan.find_attempts(view.job)
-    return tuple(
-        f"process {process.pid} of attempt {process.attempt}" for process in found if process.attempt not in own
-    )

@@ -74,17 +74,24 @@ class ProcessScan:
     """All processes of this machine at one moment.
 
     :param attempts: process id → what its ``DISPATCH_ATTEMPT`` says, of those that have one.
+    :param state_dirs: of the same processes, what their ``DISPATCH_STATE_DIR`` says.
     """
 
     table: Mapping[int, ProcessEntry]
     attempts: Mapping[int, str]
+    state_dirs: Mapping[int, str]
 
-    def find_attempts(self, prefix: str) -> list[FoundProcess]:
+    def find_attempts(self, prefix: str, *, folder: Path | None = None) -> list[FoundProcess]:
         """Those whose attempt is *prefix* or begins with it and a dot, with all that descends from them.
 
         :param prefix: a job id, or as many further parts of an attempt as wanted.
+        :param folder: of the job in its store. Two stores of one machine can have jobs of the same id; None means any.
         """
-        marked = {pid: attempt for pid, attempt in self.attempts.items() if f"{attempt}.".startswith(f"{prefix}.")}
+        marked = {
+            pid: attempt
+            for pid, attempt in self.attempts.items()
+            if _is_meant((attempt, self.state_dirs.get(pid, "")), prefix, folder)
+        }
         if not marked:
             return []
         table = self.table
@@ -96,13 +103,17 @@ class ProcessScan:
 def scan_processes() -> ProcessScan:
     """Look at all of them, which takes tens of milliseconds on a busy machine."""
     table = fetch_table()
-    attempts = {pid: attempt for pid in table if (attempt := _derive_attempt(fetch_environment(pid)))}
-    return ProcessScan(table, attempts)
+    attempts, state_dirs = dict[int, str](), dict[int, str]()
+    for pid in table:
+        attempt, state_dir = _derive_marks(fetch_environment(pid))
+        if attempt:
+            attempts[pid], state_dirs[pid] = attempt, state_dir
+    return ProcessScan(table, attempts, state_dirs)
 
 
-def find_attempts(prefix: str) -> list[FoundProcess]:
+def find_attempts(prefix: str, *, folder: Path | None = None) -> list[FoundProcess]:
     """Processes of an attempt, by a scan of their own; see :meth:`ProcessScan.find_attempts`."""
-    return scan_processes().find_attempts(prefix)
+    return scan_processes().find_attempts(prefix, folder=folder)
 
 
 def find_lock_holders(path: Path) -> list[FoundProcess]:
@@ -116,13 +127,14 @@ def find_lock_holders(path: Path) -> list[FoundProcess]:
 def end_attempts(
     prefix: str,
     *,
+    folder: Path | None = None,
     lock_path: Path | None = None,
     timeout_seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> SweepReport:
     """KILL every process of an attempt until none is left, or the time is over.
 
-    :param prefix: as for :func:`find_attempts`.
+    :param prefix: as for :func:`find_attempts`, and *folder* as well.
     :param lock_path: the job's lock. It must be free in the end, and who has it open without showing an attempt is
         ended too, except for a shim: it ends by itself, after its ranks.
     """
@@ -130,7 +142,7 @@ def end_attempts(
     killed: dict[tuple[int, int], FoundProcess] = {}
     quiet_looks = 0
     while True:
-        alive = find_attempts(prefix)
+        alive = find_attempts(prefix, folder=folder)
         is_free = lock_path is None or is_lock_free(lock_path)
         if not alive and not is_free and lock_path is not None:
             alive = find_lock_holders(lock_path)
@@ -145,7 +157,7 @@ def end_attempts(
             targets = [process for process in alive if process not in shims]
             killed |= {(process.pid, process.start_time): process for process in targets}
             _kill_and_wait(targets, min(_LONGEST_PAUSE_SECONDS, max(0.0, deadline - clock())))
-            kill_newest(lambda environment: f"{_derive_attempt(environment)}.".startswith(f"{prefix}."))
+            kill_newest(lambda environment: _is_meant(_derive_marks(environment), prefix, folder))
 
 
 class JobLock:
@@ -210,8 +222,19 @@ def _list_open_files(pid: int) -> set[Path]:
     return found
 
 
-def _derive_attempt(environment: dict[bytes, bytes]) -> str:
-    return environment.get(b"DISPATCH_ATTEMPT", b"").decode("utf-8", "replace")
+def _derive_marks(environment: dict[bytes, bytes]) -> tuple[str, str]:
+    """Attempt and state folder that a process was started with."""
+    attempt = environment.get(b"DISPATCH_ATTEMPT", b"").decode("utf-8", "replace")
+    return attempt, os.fsdecode(environment.get(b"DISPATCH_STATE_DIR", b""))
+
+
+def _is_meant(marks: tuple[str, str], prefix: str, folder: Path | None) -> bool:
+    attempt, state_dir = marks
+    if not f"{attempt}.".startswith(f"{prefix}."):
+        return False
+    if folder is None:
+        return True
+    return bool(state_dir) and Path(os.path.realpath(state_dir)).is_relative_to(os.path.realpath(folder))
 
 
 def _is_shim(pid: int) -> bool:

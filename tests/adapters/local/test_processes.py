@@ -97,6 +97,16 @@ if not os.fork():
         end_attempts(f"{shim.job}.1.1.2.0", timeout_seconds=PATIENCE_SECONDS)
         assert [shim.greeter.is_gone(pid) for pid in pids] == [False, True, False, False]
 
+    def test_another_store_s_processes_of_the_same_job_are_left_alone(self, shim, tmp_path):
+        here, there = tmp_path / "here", tmp_path / "there"
+        for rank, folder in enumerate((here, there)):
+            shim.spawn(python(DEAF), rank=rank, env={"DISPATCH_STATE_DIR": str(folder / "state")})
+            shim.greeter.meet()
+        pids = [shim.wait_for("started", rank=rank)["pid"] for rank in range(2)]
+        assert [process.pid for process in find_attempts(shim.job, folder=here)] == [pids[0]]
+        end_attempts(shim.job, folder=here, timeout_seconds=PATIENCE_SECONDS)
+        assert [shim.greeter.is_gone(pid) for pid in pids] == [True, False]
+
     def test_when_the_time_is_over_who_is_left_is_told(self, shim):
         shim.spawn(python(DEAF))
         pid = shim.greeter.meet()

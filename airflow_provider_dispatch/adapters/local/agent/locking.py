@@ -22,6 +22,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.25
 def win_lock(path: Path, prefix: str, *, patience_seconds: float | None, cancelled: threading.Event) -> JobLock | None:
     """Wait for the lock, ending more and more of what keeps it; None when cancelled or the time is over.
 
+    :param path: in the job's folder; nothing is ended that belongs to another.
     :param prefix: of the ``DISPATCH_ATTEMPT`` of processes that may be ended.
     :param patience_seconds: None means for ever.
     """
@@ -35,7 +36,7 @@ def win_lock(path: Path, prefix: str, *, patience_seconds: float | None, cancell
             return None
         if waited > _SHIM_SECONDS:
             holders_of = path if waited > _HOLDERS_SECONDS else None
-            end_attempts(prefix, lock_path=holders_of, timeout_seconds=_SWEEP_SECONDS)
+            end_attempts(prefix, folder=path.parent, lock_path=holders_of, timeout_seconds=_SWEEP_SECONDS)
         cancelled.wait(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -53,5 +54,5 @@ def clear_execution(path: Path, attempt: str) -> None:
         _log.warning("the lock of %s says nothing: %s", attempt, error)
         lock = None
     with lock or contextlib.nullcontext():
-        while not end_attempts(attempt, timeout_seconds=_SWEEP_SECONDS).is_complete:
+        while not end_attempts(attempt, folder=path.parent, timeout_seconds=_SWEEP_SECONDS).is_complete:
             pass

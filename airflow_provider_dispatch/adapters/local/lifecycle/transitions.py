@@ -13,7 +13,7 @@ from airflow_provider_dispatch.adapters.local.lifecycle import messages
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Ending, Execution, RankStatus, Submission
 from airflow_provider_dispatch.adapters.local.lifecycle.turn import Turn
 from airflow_provider_dispatch.core.diagnosis import derive_exit_cause, describe_rank
-from airflow_provider_dispatch.core.identity import Identity, next_execution
+from airflow_provider_dispatch.core.identity import HIGHEST_R, Identity, next_execution
 from airflow_provider_dispatch.core.observation import Evidence, FailedRank
 from airflow_provider_dispatch.core.startup_order import decide_startable
 from airflow_provider_dispatch.core.state import Cause, State
@@ -49,7 +49,8 @@ def admit(turn: Turn) -> None:
     last = turn.status.identity or Identity(request.job, request.submission, request.attempt, 0, 0)
     turn.change(pending=None, cause=None, detail="")
     _begin_execution(turn, next_execution(last, j=last.j, admitted=True))
-    turn.note("admitted", f"admitted from {turn.submission.queue or 'the default queue'}")
+    if turn.execution is not None:
+        turn.note("admitted", f"admitted from {turn.submission.queue or 'the default queue'}")
 
 
 def take_started(turn: Turn, started: messages.RankStarted) -> None:
@@ -128,6 +129,9 @@ def _note_intent(turn: Turn, before: Submission | None) -> None:
 
 
 def _begin_execution(turn: Turn, identity: Identity) -> None:
+    if identity.r > HIGHEST_R:
+        _fail(turn, Cause.MISCONFIGURED, f"it has had {HIGHEST_R} executions; start a new submission", evidence=())
+        return
     key, spec = turn.submission.key, turn.submission.request.spec
     ranks = tuple(RankStatus(role.name, rank) for role in spec.roles for rank in range(role.nodes))
     turn.change(

@@ -368,6 +368,24 @@ def test_a_job_that_can_never_fit_keeps_no_agent_alive(driver: Driver) -> None:
     assert (seen.state, seen.cause, seen.detail) == (State.HELD, None, "")
 
 
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_the_last_epoch_of_a_submission_is_the_last(driver: Driver, max_restarts: int) -> None:
+    key = driver.submit(is_open=False, max_restarts=max_restarts)
+    used_up = replace(driver.statuses[key], identity=Identity(JOB, 1, 1, 999_998 + (1 - max_restarts), 0))
+    heir = Driver()
+    heir.submissions, heir.statuses = dict(driver.submissions), {key: used_up}
+    heir.machine.load([(heir.submissions[key], used_up)])
+    heir.want(intents.open_gate(heir.submissions[key], NOW))
+    if max_restarts:
+        assert heir.identity(key).epoch == 1_999_999
+        heir.bring_up(key)
+        heir.exit(key, 1)
+        heir.gone(key)
+    status = heir.statuses[key]
+    assert (status.end, status.cause, status.execution) == (State.FAILED, Cause.MISCONFIGURED, None)
+    assert status.detail == "it has had 999999 executions; start a new submission"
+
+
 def test_a_preemption_names_the_victim_and_keeps_its_place_in_the_queue(driver: Driver) -> None:
     victim = driver.submit()
     driver.now += timedelta(seconds=1)
