@@ -19,7 +19,7 @@ class Looks:
         self.has_begun = threading.Semaphore(0)
 
     def __call__(self) -> ProcessScan:
-        self.made.append(ProcessScan({}, {len(self.made): "attempt"}))
+        self.made.append(ProcessScan({}, {len(self.made): "attempt"}, {}))
         made = self.made[-1]
         self.has_begun.release()
         assert self.goes_on.acquire(timeout=30)
