@@ -27,7 +27,7 @@ demo: $(STAMP) ## watch a real Airflow train, hold, release and stop a job (KEEP
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
 
 test: $(STAMP) ## run all tests that need no cluster and no browser, and check the coverage
-	$(BIN)/coverage erase && $(BIN)/coverage run -m pytest -n 3 --dist loadgroup -m "not matrix and not cluster and not browser" --junitxml=build/junit/test.xml $(PYTEST_ARGS) && $(BIN)/python -m tests.coverage_floors
+	$(BIN)/coverage erase && $(BIN)/coverage run -m pytest -n 3 --dist loadgroup -m "not long and not cluster and not browser" --junitxml=build/junit/test.xml $(PYTEST_ARGS) && $(BIN)/python -m tests.coverage_floors && $(BIN)/python -m pytest -n 3 --dist loadgroup -m "long and not matrix" --junitxml=build/junit/test-long.xml $(PYTEST_ARGS)
 
 test-airflow: $(STAMP) ## run the whole matrix of failures and user actions against a real Airflow
 	$(BIN)/python -m pytest tests/airflow --junitxml=build/junit/test-airflow.xml $(PYTEST_ARGS)

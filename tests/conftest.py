@@ -56,8 +56,14 @@ TOGETHER = ("airflow", "demo", "docs", "example_dags")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests must not be parted when several processes share the work."""
+    """Say which tests must not be parted when several processes share the work, and which take long.
+
+    The long ones start whole Airflows and play thousands of histories: measuring their coverage would double that,
+    and the quick ones reach all the code.
+    """
     for item in items:
         folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
         if folder in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(folder))
+        if folder in TOGETHER or item.path.name.startswith("test_histories"):
+            item.add_marker(pytest.mark.long)

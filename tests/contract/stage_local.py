@@ -70,7 +70,7 @@ class LocalStage(Stage):
         self.adapter = self._build()
 
     def _build(self) -> DispatchAdapter:
-        # So that the coverage of agents is counted.
+        # So that the coverage of agents is counted, where it is measured.
         passed = tuple(name for name in os.environ if name.startswith("COVERAGE_"))
         return build_adapter("local", {"root": str(self.folder / "dispatch"), "store": "t", "pass_env": passed})
 
