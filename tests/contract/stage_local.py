@@ -77,15 +77,16 @@ class LocalStage(Stage):
     async def tear_down(self) -> None:
         """End the agent; its ranks die with it."""
         await self.adapter.close()
-        await self._kill_agents()
-        left = list(self.control.glob("*.lock"))
-        assert all(_is_free(path) for path in left)
+        while find_agents(self.store):
+            await self._kill_agents()
+        await wait_until(lambda: all(map(_is_free, self.control.glob("*.lock"))), "the end of the ranks")
 
     async def _kill_agents(self) -> None:
-        for pid in find_agents(self.store):
+        # A watch may start the next agent at once: only the end of those that were found is waited for.
+        found = set(find_agents(self.store))
+        for pid in found:
             os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: not find_agents(self.store), "the agent's end")
-        await wait_until(lambda: all(map(_is_free, self.control.glob("*.lock"))), "the end of the ranks")
+        await wait_until(lambda: found.isdisjoint(find_agents(self.store)), "the agent's end")
 
     async def another_adapter(self) -> DispatchAdapter:
         """Over the same store."""

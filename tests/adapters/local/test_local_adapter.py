@@ -358,7 +358,8 @@ def test_orphans_are_found(make_world) -> None:
     async def scenario(at: World) -> None:
         ref = await at.run(python_job(WAIT))
         assert (await at.adapter.find(ref.job)).orphans == ()
-        environment = {"DISPATCH_ATTEMPT": f"{ref.job}.1.1.9.0"}
+        state_dir = str(at.layout.state_dir(ref.job))
+        environment = {"DISPATCH_ATTEMPT": f"{ref.job}.1.1.9.0", "DISPATCH_STATE_DIR": state_dir}
         orphan = await asyncio.create_subprocess_exec("/bin/sleep", "60", env=environment)
         try:
             (found,) = (await at.adapter.find(ref.job)).orphans

@@ -55,7 +55,9 @@ class TestStart:
         shim.spawn(["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"], rank=1)
         shim.wait_for("exited", rank=1)
         assert read_text(shim) == [f"True True {shim.folder}"]
-        assert [line.split()[1] for line in read_text(shim, rank=1)] == ["0" * 16] * 2
+        # The C library keeps signals 32 and 33 to itself: nobody can change what a test runner has made of them.
+        masks = [int(line.split()[1], 16) & ~(0b11 << 31) for line in read_text(shim, rank=1)]
+        assert masks == [0, 0]
 
     def test_a_rank_inherits_the_lock_and_no_other_descriptor(self, shim):
         code = """
