@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name on the wire, once: ours, and those of Kueue, Trainer, JobSet and Kubernetes with the place they come from.
+
+The whole pure half, the adapter and the controller read it. It holds no logic.
+"""
+
+from __future__ import annotations
+
+# -- ours: the same names as the other implementation of this contract uses, so that each reads the other's objects --
+DOMAIN = "dispatch.phpboyscout.uk"
+BACKEND = "kubeflow"
+
+GATE = f"{DOMAIN}/gate"
+"""Our name in Kueue's annotation :data:`ADMISSION_GATED_BY`."""
+FENCE = f"{DOMAIN}/fence"
+"""Our scheduling gate on every pod; only the controller lifts it."""
+CONTROLLER_NAME = f"{DOMAIN}/admission"
+"""``spec.controllerName`` of our AdmissionCheck."""
+DEFAULT_CHECK = "dispatch-admission"
+LEASE_NAMESPACE = "dispatch-system"
+LEASE_NAME = "dispatch-admission"
+FIELD_MANAGER = "dispatch"
+
+JOB_LABEL = f"{DOMAIN}/job"
+"""Job id in lower case, on every object of ours."""
+SUBMISSION_LABEL = f"{DOMAIN}/submission"
+DEPLOYMENT_LABEL = f"{DOMAIN}/deployment"
+ROLE_LABEL = f"{DOMAIN}/role"
+KIND_LABEL = f"{DOMAIN}/kind"
+"""On ConfigMaps of ours: what they are, for instance :data:`LEDGER_KIND`."""
+LEDGER_KIND = "ledger"
+
+# On the TrainJob.
+SPEC_ANNOTATION = f"{DOMAIN}/spec"
+SPEC_DIGEST_ANNOTATION = f"{DOMAIN}/spec-digest"
+OWNER_ANNOTATION = f"{DOMAIN}/owner"
+SUPERVISION_ANNOTATION = f"{DOMAIN}/supervision"
+CALLER_ATTEMPT_ANNOTATION = f"{DOMAIN}/caller-attempt"
+NOT_BEFORE_ANNOTATION = f"{DOMAIN}/not-before"
+HOLDS_ANNOTATION = f"{DOMAIN}/holds"
+"""The hold book: the record that decides. The Workload's five annotations follow it."""
+RECORD_ANNOTATION = f"{DOMAIN}/execution"
+"""The execution record, written by the controller."""
+ADMISSION_KEY_ANNOTATION = f"{DOMAIN}/admission-key"
+"""For which reservation A was raised: ``<Workload UID>/<QuotaReserved lastTransitionTime>``."""
+CLOCKS_ANNOTATION = f"{DOMAIN}/clocks"
+END_ANNOTATION = f"{DOMAIN}/end"
+"""How the submission ended, written when it was first seen: nothing later un-ends a job."""
+STOP_ANNOTATION = f"{DOMAIN}/stop"
+"""Why the job is being stopped, and since when."""
+
+# On the TrainJob and, written by the patch that lifts the fence, on each pod.
+ADMISSIONS_ANNOTATION = f"{DOMAIN}/admissions"
+"""A."""
+RESTARTS_ANNOTATION = f"{DOMAIN}/restarts"
+"""J."""
+EPOCH_ANNOTATION = f"{DOMAIN}/epoch"
+ATTEMPT_ANNOTATION = f"{DOMAIN}/attempt"
+"""``<job>.<submission>.<attempt>.<A>.<J>``."""
+
+# On the Workload: the newest hold.
+HOLD_INSTANCE_ANNOTATION = f"{DOMAIN}/hold-instance"
+HOLD_SINCE_ANNOTATION = f"{DOMAIN}/hold-since"
+HOLD_WHO_ANNOTATION = f"{DOMAIN}/hold-who"
+HOLD_UNTIL_ANNOTATION = f"{DOMAIN}/hold-until"
+HOLD_REASON_ANNOTATION = f"{DOMAIN}/hold-reason"
+
+# -- Kueue (pkg/constants/constants.go, apis/kueue/v1beta2/workload_types.go; 0.19.2 and main of 0.20) --
+ADMISSION_GATED_BY = "kueue.x-k8s.io/admission-gated-by"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
+"""On the Workload: UID of the TrainJob. The right server-side selector."""
+
+QUOTA_RESERVED = "QuotaReserved"
+ADMITTED = "Admitted"
+EVICTED = "Evicted"
+PREEMPTED = "Preempted"
+REQUEUED = "Requeued"
+FINISHED = "Finished"
+"""Conditions of a Workload. ``PodsReady`` is left out on purpose: it stays True after an eviction."""
+
+CHECK_PENDING = "Pending"
+CHECK_READY = "Ready"
+CHECK_RETRY = "Retry"
+CHECK_REJECTED = "Rejected"
+
+# -- Trainer 2.3 (pkg/apis/trainer/v1alpha1/trainjob_types.go) --
+ANCESTOR_STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
+TRAINER_STEP = "trainer"
+RUNTIME_PATCH_MANAGER = f"{DOMAIN}/identity"
+"""Our item of ``spec.runtimePatches``; plain mode without a controller only."""
+SNAPSHOT_SUFFIX = "-runtime-snapshot"
+"""ConfigMap of a TrainJob, key ``runtime``: what Trainer renders from."""
+TRAINJOB_SUSPENDED = "Suspended"
+TRAINJOB_COMPLETE = "Complete"
+TRAINJOB_FAILED = "Failed"
+
+# -- JobSet 0.12 (api/jobset/v1alpha2/jobset_types.go) --
+JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
+REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
+JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
+RESTART_LABEL = "jobset.sigs.k8s.io/restart-attempt"
+"""J of a pod: stamped when its Job is made."""
+
+# -- Kubernetes (batch/v1, core/v1) --
+COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+DISRUPTION_TARGET = "DisruptionTarget"
+POD_GC_REASON = "DeletionByPodGC"
+OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
+
+# Container of a role's pod, as Trainer wants it for the trainer step; ours in every role.
+NODE_CONTAINER = "node"
+RESULT_PATH = "/dev/termination-log"
+"""The result of rank 0 comes back as the termination message, which Kubernetes cuts at 4,096 bytes."""

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user may set about a cluster. The adapter, the controller and the command read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.exceptions import SpecError
+
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class RuntimeSettings(BaseModel):
+    """A training runtime by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] = "ClusterTrainingRuntime"
+
+
+class KubeflowSettings(BaseModel):
+    """Settings of one connection.
+
+    :param namespace: where jobs live.
+    :param kubeconfig: path of a kubeconfig; None means in-cluster, then the default places.
+    :param context: of the kubeconfig; None means its current one.
+    :param deployment: jobs of another one are refused; None takes any.
+    :param queue: LocalQueue of a job that names none. With neither, the job runs in plain mode, without Kueue.
+    :param priority_class: WorkloadPriorityClass of a job that names none.
+    :param runtime: of a job that names none.
+    :param image: of a role that names none; None leaves the runtime's own.
+    :param state_host_path: folder on every node that becomes ``DISPATCH_STATE_DIR``; for clusters with one shared file
+        system, and tests.
+    :param state_claim: PersistentVolumeClaim that becomes ``DISPATCH_STATE_DIR``.
+    :param has_controller: plain mode: `dispatch-admission` watches over this namespace too.
+    :param request_timeout_seconds: of one request to the API server.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "default"
+    kubeconfig: str | None = None
+    context: str | None = None
+    deployment: str | None = None
+    queue: Name | None = None
+    priority_class: Name | None = None
+    runtime: RuntimeSettings | None = None
+    image: Name | None = None
+    admission_check: Name = words.DEFAULT_CHECK
+    lease_namespace: Name = words.LEASE_NAMESPACE
+    lease_name: Name = words.LEASE_NAME
+    state_host_path: str | None = None
+    state_claim: Name | None = None
+    has_controller: bool = True
+    request_timeout_seconds: float = Field(default=15.0, gt=0, le=600)
+
+
+def parse_settings(fields: Mapping[str, object]) -> KubeflowSettings:
+    """Read the settings of a connection.
+
+    :raises SpecError: an unknown field or a wrong value; never shows the value.
+    """
+    try:
+        return KubeflowSettings.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SpecError(where or "settings", first["msg"].removeprefix("Value error, ")) from None
