@@ -81,7 +81,8 @@ class RealAirflow:
                 " name another database in env, as AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
             )
         self._is_temporary = home is None
-        self.home = (home or Path(tempfile.mkdtemp(prefix="airflow-"))).resolve()
+        # Only named here, made when entered: an interruption in between leaves nothing behind.
+        self.home = (home or Path(tempfile.gettempdir(), f"airflow-{secrets.token_hex(8)}")).resolve()
         self._settings = AirflowSettings(
             home=self.home,
             dags_folder=dags_folder.resolve(),
@@ -193,6 +194,8 @@ class RealAirflow:
                 shutil.rmtree(self.home, ignore_errors=True)
 
     def _start(self) -> None:
+        if self._is_temporary:
+            self.home.mkdir(mode=0o700)
         (self.home / "logs").mkdir(parents=True, exist_ok=True)
         passwords = {login.username: login.password for login in self.logins.values()}
         self._settings.passwords_file.touch(mode=0o600)

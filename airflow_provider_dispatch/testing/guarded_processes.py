@@ -7,6 +7,7 @@ nothing but the guard's answer, and knows nothing of what it starts.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ class GuardError(RuntimeError):
 
 
 class _Answer(BaseModel):
+    number: int
     answer: int | bool | list[int] | None = None
     error: str | None = None
 
@@ -46,6 +48,7 @@ class GuardedProcesses:
         self._grace_seconds = grace_seconds
         self._started: list[int] = []
         self._lock = threading.Lock()
+        self._numbers = itertools.count()
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(ANSWER_TIMEOUT_SECONDS)
         with theirs, (folder / "guard.log").open("ab") as log:
@@ -113,19 +116,25 @@ class GuardedProcesses:
             raise GuardError(f"processes {survivors} could not be ended, not even by SIGKILL")
 
     def _ask(self, verb: str, *arguments: object) -> int | bool | list[int] | None:
-        request = json.dumps({"verb": verb, "arguments": arguments}).encode() + b"\n"
         with self._lock:
+            number = next(self._numbers)
+            request = json.dumps({"number": number, "verb": verb, "arguments": arguments}).encode() + b"\n"
             try:
                 self._channel.sendall(request)
-                line = self._answers.readline()
+                reply = self._read_answer()
+                while reply.number < number:  # to a request whose caller was interrupted before it read this
+                    reply = self._read_answer()
             except OSError as error:
                 raise GuardError(f"the process guard {self._guard.pid} does not answer {verb}: {error}") from error
-        if not line:
-            raise GuardError(f"the process guard {self._guard.pid} has ended")
-        reply = _Answer.model_validate_json(line)
         if reply.error is not None:
             raise GuardError(f"the process guard could not {verb} {arguments[0] if arguments else ''}: {reply.error}")
         return reply.answer
+
+    def _read_answer(self) -> _Answer:
+        line = self._answers.readline()
+        if not line:
+            raise GuardError(f"the process guard {self._guard.pid} has ended")
+        return _Answer.model_validate_json(line)
 
     def _end_without_guard(self) -> None:
         """Somebody killed the guard. The process groups are what is left to hold on to."""

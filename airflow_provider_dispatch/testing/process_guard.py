@@ -206,9 +206,9 @@ class Session:
     def _answer(self, line: bytes) -> None:
         request = json.loads(line)
         try:
-            answer = {"answer": self._answers[request["verb"]](*request["arguments"])}
+            answer = {"number": request["number"], "answer": self._answers[request["verb"]](*request["arguments"])}
         except OSError as error:
-            answer = {"error": str(error)}
+            answer = {"number": request["number"], "error": str(error)}
         with suppress(ConnectionError):  # gone while we worked: the next read says so
             self._channel.sendall(json.dumps(answer).encode() + b"\n")
 
