@@ -84,7 +84,7 @@ class ProcessScan:
     def find_attempts(self, prefix: str, *, folder: Path | None = None) -> list[FoundProcess]:
         """Those whose attempt is *prefix* or begins with it and a dot, with all that descends from them.
 
-        :param prefix: a job id, or as many further parts of an attempt as wanted.
+        :param prefix: a job id, or as many further parts of an attempt as wanted; empty means any attempt.
         :param folder: of the job in its store. Two stores of one machine can have jobs of the same id; None means any.
         """
         marked = {
@@ -230,7 +230,7 @@ def _derive_marks(environment: dict[bytes, bytes]) -> tuple[str, str]:
 
 def _is_meant(marks: tuple[str, str], prefix: str, folder: Path | None) -> bool:
     attempt, state_dir = marks
-    if not f"{attempt}.".startswith(f"{prefix}."):
+    if not attempt or (prefix and not f"{attempt}.".startswith(f"{prefix}.")):
         return False
     if folder is None:
         return True

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -30,6 +31,11 @@ from tests.adapters.local.world import ANN, WAIT, World, end_process, new_job, p
 from tests.contract.stage_local import wait_until
 
 FAR = timedelta(days=100)
+
+
+def is_zombie(pid: int) -> bool:
+    """Ended, and not yet reaped by whoever started it."""
+    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
 # -- times that no kernel can wait for ---------------------------------------------------------------------------------
@@ -285,6 +291,26 @@ def test_nothing_is_written_that_cannot_be_read_back(shared_world, numbers, fiel
         await at.adapter.list(JobSelector())
 
     shared_world.play(scenario)
+
+
+def test_a_store_that_was_removed_under_a_running_job_runs_nothing_beside_it(world, tmp_path) -> None:
+    program = (
+        "import fcntl, os, sys, time; lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB);"
+        " print('alone', file=lock, flush=True); time.sleep(60)"
+    )
+    spec = JobSpec(command=[sys.executable, "-c", program, str(tmp_path / "lock")])
+
+    async def scenario(at: World) -> None:
+        ref = await at.run(spec)
+        await wait_until(lambda: (tmp_path / "lock").exists() and (tmp_path / "lock").read_text(), "the first process")
+        first = at.agent
+        shutil.rmtree(at.layout.folder)
+        await at.run(spec, job=ref.job)
+        await wait_until(lambda: (tmp_path / "lock").read_text().count("alone") == 2, "the second process, alone")
+        await wait_until(lambda: not Path(f"/proc/{first}").exists() or is_zombie(first), "the first agent's end")
+        assert at.agent != first
+
+    world.play(scenario)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")

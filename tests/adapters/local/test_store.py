@@ -63,14 +63,14 @@ def view_of(database: Database, ref: JobRef) -> reading.JobView:
         return reading.fetch_placed_view(connection, ref.job)
 
 
-def commit(database: Database, generation: int, **parts) -> None:
+def commit(database: Database, tenure: agency.Tenure, **parts) -> None:
     with database.write(5) as connection:
-        agency.commit_ledger(connection, agency.Ledger(NOW, **parts), generation)
+        agency.commit_ledger(connection, agency.Ledger(NOW, **parts), tenure)
 
 
-def take_over(database: Database) -> int:
+def take_over(database: Database) -> agency.Tenure:
     with database.write(5) as connection:
-        return agency.begin_generation(connection, "here")
+        return agency.begin_tenure(connection, "here")
 
 
 # -- the seam ----------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_text_of_users_comes_back_as_it_was(database) -> None:
 def test_a_hold_taken_back_before_the_agent_looked_is_foreseen_to_end_the_execution(database) -> None:
     ref = add(database)
     key = (ref.job, 1)
-    generation = take_over(database)
+    tenure = take_over(database)
     submission = view_of(database, ref).pairs[0][0]
     identity = Identity(ref.job, 1, 1, 1, 0)
     execution = Execution(identity, (RankStatus("node", 0, is_started=True),), NOW)
@@ -342,7 +342,7 @@ def test_a_hold_taken_back_before_the_agent_looked_is_foreseen_to_end_the_execut
     with database.write(5) as connection:
         intents.change_intent(connection, ref, lambda s, _: rules.open_gate(s, NOW))
     opened = view_of(database, ref).pairs[0][0]
-    commit(database, generation, statuses={key: running}, submissions={key: opened}, seen={key: opened}, last_wish=2)
+    commit(database, tenure, statuses={key: running}, submissions={key: opened}, seen={key: opened}, last_wish=2)
     assert submission.opened_at is None
     request = HoldRequest("k", ANN)
     with database.write(5) as connection:
@@ -356,7 +356,7 @@ def test_a_hold_taken_back_before_the_agent_looked_is_foreseen_to_end_the_execut
     with database.read() as connection:
         wishes = reading.fetch_wishes(connection, 2)
         assert [wish.submission.holds.is_held for wish in wishes] == [True, False]
-    commit(database, generation, seen={key: wishes[-1].submission}, last_wish=wishes[-1].sequence)
+    commit(database, tenure, seen={key: wishes[-1].submission}, last_wish=wishes[-1].sequence)
     with database.read() as connection:
         assert reading.fetch_wishes(connection, 0) == []
 
@@ -364,9 +364,18 @@ def test_a_hold_taken_back_before_the_agent_looked_is_foreseen_to_end_the_execut
 def test_an_agent_that_was_replaced_cannot_write(database) -> None:
     ref = add(database)
     old = take_over(database)
-    assert take_over(database) == old + 1
-    with pytest.raises(agency.OustedError, match=f"generation {old}"):
+    assert take_over(database).generation == old.generation + 1
+    with pytest.raises(agency.OustedError, match=f"generation {old.generation}"):
         commit(database, old, notes=[Note((ref.job, 1), "kind", "message")])
+    with database.read() as connection:
+        assert reading.fetch_events(connection, ref.job, None) == []
+
+
+def test_an_agent_whose_store_was_made_anew_cannot_write_into_the_new_one(database) -> None:
+    ref = add(database)
+    tenure = take_over(database)
+    with pytest.raises(agency.OustedError, match="removed and made anew"):
+        commit(database, replace(tenure, store="another"), notes=[Note((ref.job, 1), "kind", "message")])
     with database.read() as connection:
         assert reading.fetch_events(connection, ref.job, None) == []
 
@@ -376,10 +385,10 @@ def test_a_removal_leaves_ledger_reason_and_history(database) -> None:
     with database.write(5) as connection:
         before = intents.stop_all(connection, ref.job, reason="no \0 more", if_owner=None, now=NOW)
     assert before.pairs[0][0].stop is None
-    generation = take_over(database)
+    tenure = take_over(database)
     key = (ref.job, 1)
-    commit(database, generation, removed=[RemoveSubmission(key)], notes=[Note(key, "stopped", "gone \ud800")])
-    commit(database, generation, removed=[RemoveSubmission(key)])
+    commit(database, tenure, removed=[RemoveSubmission(key)], notes=[Note(key, "stopped", "gone \ud800")])
+    commit(database, tenure, removed=[RemoveSubmission(key)])
     view = view_of(database, ref)
     assert (view.ledger, view.pairs, view.stop_reason, view.needs_agent) == (1, (), "no \0 more", False)
     seen = view.observe(ref.job, "place", NOW)
@@ -394,17 +403,17 @@ def test_a_hold_that_ran_out_is_lifted_once(database) -> None:
     request = HoldRequest("k", ANN, until=NOW + timedelta(days=1))
     with database.write(5) as connection:
         held = intents.change_intent(connection, ref, lambda s, t: rules.hold(s, t, request, NOW)[0])
-    generation = take_over(database)
+    tenure = take_over(database)
     lift = LiftHold((ref.job, 1), held.holds.active[0])
-    commit(database, generation, lifted=[lift])
-    commit(database, generation, lifted=[lift, LiftHold((new_job(), 1), held.holds.active[0])])
+    commit(database, tenure, lifted=[lift])
+    commit(database, tenure, lifted=[lift, LiftHold((new_job(), 1), held.holds.active[0])])
     with database.read() as connection:
         assert len(reading.fetch_wishes(connection, 0)) == 3
     assert not view_of(database, ref).pairs[0][0].holds.is_held
 
 
 def test_positions_count_by_priority_then_by_waiting_within_a_queue(database) -> None:
-    generation = take_over(database)
+    tenure = take_over(database)
     order = [("q", 0, 1), ("q", 0, 2), ("q", 5, 3), ("other", 0, 0)]
     refs = [add(database, queue=queue, priority=priority) for queue, priority, _ in order]
     for ref, (_, _, since) in zip(refs, order, strict=True):
@@ -412,7 +421,7 @@ def test_positions_count_by_priority_then_by_waiting_within_a_queue(database) ->
             opened = intents.change_intent(connection, ref, lambda s, _: rules.open_gate(s, NOW))
         key = (ref.job, 1)
         status = Status(queued_since=NOW + timedelta(seconds=since))
-        commit(database, generation, statuses={key: status}, submissions={key: opened})
+        commit(database, tenure, statuses={key: status}, submissions={key: opened})
     assert [view_of(database, ref).position for ref in refs] == [2, 3, 1, 1]
 
 
@@ -433,10 +442,10 @@ def test_changes_are_told_in_order_until_they_are_pruned(database) -> None:
 def test_the_newest_submission_of_each_job_is_listed_oldest_job_first(database) -> None:
     first = add(database)
     second = add(database, now=NOW + timedelta(seconds=1))
-    generation = take_over(database)
+    tenure = take_over(database)
     key = (first.job, 1)
     ended = Status(end=State.FAILED)
-    commit(database, generation, statuses={key: ended}, submissions={key: view_of(database, first).pairs[0][0]})
+    commit(database, tenure, statuses={key: ended}, submissions={key: view_of(database, first).pairs[0][0]})
     again = add(database, job=first.job, submission=2, now=NOW + timedelta(seconds=2))
     with database.read() as connection:
         listed = reading.fetch_newest(connection, ())

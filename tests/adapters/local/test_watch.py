@@ -53,9 +53,10 @@ def settle(database: Database, ref, status: Status) -> None:
     """Write a status as an agent does."""
     with database.write(5) as connection:
         submission = reading.fetch_view(connection, ref.job).pairs[0][0]
-        generation = int(reading.fetch_meta(connection)["generation"])
+        meta = reading.fetch_meta(connection)
+        tenure = agency.Tenure(meta["store"], int(meta["generation"]))
         key = (ref.job, ref.submission)
-        agency.commit_ledger(connection, agency.Ledger(NOW, {key: status}, {key: submission}), generation)
+        agency.commit_ledger(connection, agency.Ledger(NOW, {key: status}, {key: submission}), tenure)
 
 
 def watch_threads() -> int:

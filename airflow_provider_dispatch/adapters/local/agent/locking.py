@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Winning a job's lock from what is left of an earlier execution. Blocks; done as an errand beside the agent's loop."""
+"""Winning a job's lock from what is left of an earlier execution, and a new store's folder from an earlier store.
+
+Blocks; but for :func:`clear_folder`, which comes before the agent's loop, done as an errand beside it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ import time
 from pathlib import Path
 
 from airflow_provider_dispatch.adapters.local.processes import JobLock, end_attempts
+from airflow_provider_dispatch.exceptions import UnavailableError
 
 # A shim that has lost its agent ends its ranks by itself and reaps them, which no sweep can do as well.
 _SHIM_SECONDS = 1.0
 _HOLDERS_SECONDS = 5.0
 _SWEEP_SECONDS = 1.0
+_FOLDER_SECONDS = 15.0
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.25
 
@@ -39,6 +44,12 @@ def win_lock(path: Path, prefix: str, *, patience_seconds: float | None, cancell
             end_attempts(prefix, folder=path.parent, lock_path=holders_of, timeout_seconds=_SWEEP_SECONDS)
         cancelled.wait(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def clear_folder(folder: Path) -> None:
+    """End what still runs of a store that was removed: its locks are gone with it, and its epochs begin anew."""
+    if not end_attempts("", folder=folder, timeout_seconds=_FOLDER_SECONDS).is_complete:
+        raise UnavailableError(f"processes of an earlier store in {folder} can't be ended; end them and try again")
 
 
 def clear_execution(path: Path, attempt: str) -> None:

@@ -24,6 +24,7 @@ from typing import assert_never
 from airflow_provider_dispatch.adapters.local.agent.clock import SteadyClock
 from airflow_provider_dispatch.adapters.local.agent.errands import Errands
 from airflow_provider_dispatch.adapters.local.agent.executions import Executions, Surroundings
+from airflow_provider_dispatch.adapters.local.agent.locking import clear_folder
 from airflow_provider_dispatch.adapters.local.agent.node import fetch_node
 from airflow_provider_dispatch.adapters.local.doorbell import Doorbell
 from airflow_provider_dispatch.adapters.local.environment import build_base_environment
@@ -98,7 +99,7 @@ class Agent:
         )
         self._node = fetch_node()
         self._config = self._read_first_queues()
-        self._generation = 0
+        self._tenure = agency.Tenure("", 0)
         self._machine = self._build_machine()
         self._submissions: dict[Key, Submission] = {}
         self._last_wish = 0
@@ -114,14 +115,16 @@ class Agent:
     def take_over(self) -> None:
         """Take the store over from the last agent, settle what it left as far as that goes at once, and listen."""
         with self._database.write(READ_PATIENCE_SECONDS) as connection:
-            self._generation = agency.begin_generation(connection, socket.gethostname())
+            self._tenure = agency.begin_tenure(connection, socket.gethostname())
+        if self._tenure.is_first:
+            clear_folder(self._database.layout.folder)
         self._reload()
         self._await_lost()
         self._read_wishes()
         self._inbox.append(messages.Tick())
         self._settle()
         self._listen()
-        _log.info("agent %d listens; %d submissions", self._generation, len(self._submissions))
+        _log.info("agent %d listens; %d submissions", self._tenure.generation, len(self._submissions))
 
     def serve(self) -> None:
         """Work until there has been nothing to do for long enough."""
@@ -142,7 +145,7 @@ class Agent:
         self._submissions = {}
         self._load(stored)
         for row in stored:
-            if row.status.execution is not None and row.status.generation != self._generation:
+            if row.status.execution is not None and row.status.generation != self._tenure.generation:
                 self._executions.reclaim(row.intent.key, row.status.execution.identity)
 
     def _load(self, stored: Sequence[reading.StoredSubmission]) -> None:
@@ -157,7 +160,7 @@ class Agent:
 
     def _build_machine(self) -> Machine:
         self._config_in_use = self._config
-        return Machine(self._config, generation=self._generation)
+        return Machine(self._config, generation=self._tenure.generation)
 
     def _read_first_queues(self) -> NodeConfig:
         """The queues; none at all while they can't be read: then what was left is settled, and nothing is admitted."""
@@ -184,7 +187,7 @@ class Agent:
             self._idle_since = None
             self._listen()
         else:
-            _log.info("agent %d has had nothing to do for %s and leaves", self._generation, self._retire_after)
+            _log.info("agent %d has had nothing to do for %s and leaves", self._tenure.generation, self._retire_after)
             self._is_over = True
 
     # -- one turn ----------------------------------------------------------------------------------------------------
@@ -296,7 +299,7 @@ class Agent:
             ledger, effects = self._unwritten
             if not ledger.is_empty:
                 with self._database.write(WRITE_PATIENCE_SECONDS) as connection:
-                    agency.commit_ledger(connection, ledger, self._generation)
+                    agency.commit_ledger(connection, ledger, self._tenure)
             self._unwritten = None
             for effect in effects:
                 self._carry_out(effect)

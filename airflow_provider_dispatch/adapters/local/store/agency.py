@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent alone writes: statuses, history, removals. Every write is stamped with its generation and checked
-against the store's, so that an agent that was given up for dead can't write any more.
+"""What the agent alone writes: statuses, history, removals. Every write is checked against the store's own tenure, so
+that neither an agent that was given up for dead can write any more, nor one whose store was removed and made anew.
 """
 
 from __future__ import annotations
@@ -33,6 +33,23 @@ class OustedError(RuntimeError):
     """Another agent has taken the store over."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """An agent's time at a store.
+
+    :param store: identity of the store, drawn when it was made.
+    :param generation: counts the agents of that store from 1.
+    """
+
+    store: str
+    generation: int
+
+    @property
+    def is_first(self) -> bool:
+        """Nobody has served this store before."""
+        return self.generation == 1
+
+
 @dataclass(slots=True)
 class Ledger:
     """What one turn of the agent has to make durable at once.
@@ -57,21 +74,25 @@ class Ledger:
         return not (self.statuses or self.seen or self.notes or self.lifted or self.removed)
 
 
-def begin_generation(connection: sqlite3.Connection, host: str) -> int:
-    """Take the store over: the new agent's generation."""
-    generation = int(fetch_meta(connection)["generation"]) + 1
-    connection.executemany("UPDATE meta SET value = ? WHERE key = ?", [(str(generation), "generation"), (host, "host")])
-    return generation
+def begin_tenure(connection: sqlite3.Connection, host: str) -> Tenure:
+    """Take the store over."""
+    meta = fetch_meta(connection)
+    tenure = Tenure(meta["store"], int(meta["generation"]) + 1)
+    facts = [(str(tenure.generation), "generation"), (host, "host")]
+    connection.executemany("UPDATE meta SET value = ? WHERE key = ?", facts)
+    return tenure
 
 
-def commit_ledger(connection: sqlite3.Connection, ledger: Ledger, generation: int) -> None:
+def commit_ledger(connection: sqlite3.Connection, ledger: Ledger, tenure: Tenure) -> None:
     """Write a turn down.
 
-    :raises OustedError: another agent has taken over.
+    :raises OustedError: another agent has taken over, or another store stands in the place of this agent's.
     """
-    found = fetch_meta(connection)["generation"]
-    if found != str(generation):
-        raise OustedError(f"this agent has generation {generation}, and the store is at {found}")
+    meta = fetch_meta(connection)
+    if meta["store"] != tenure.store:
+        raise OustedError(f"the store was removed and made anew: {meta['store']} stands where {tenure.store} was")
+    if meta["generation"] != str(tenure.generation):
+        raise OustedError(f"this agent has generation {tenure.generation}, and the store is at {meta['generation']}")
     _write_seen(connection, ledger.seen)
     connection.execute("DELETE FROM wish WHERE sequence <= ?", (ledger.last_wish,))
     _write_statuses(connection, ledger.statuses, ledger.submissions)
