@@ -48,4 +48,6 @@ def main(ending: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    # A shell starts what runs in its background with Ctrl-C ignored; here it is what is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(sys.argv[1], Path(sys.argv[2]))
