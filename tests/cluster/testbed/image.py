@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the two images that the nodes know: one to train in, and the one that holds a pod's namespaces open.
+
+They are archives as ``docker save`` writes them, of one layer each, made without Docker and without a registry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster.testbed import pins
+from tests.cluster.testbed.build import Builder, run_to_end
+from tests.cluster.testbed.errors import TestbedError
+
+SEARCH_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+APT_SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
+IMAGE_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def ensure_images(builder: Builder) -> list[Path]:
+    """The archives of all images, made if need be."""
+    pause = builder.ensure_binary(pins.BINARIES["pause"])
+    packages = " ".join(pins.IMAGE_PACKAGES)
+    key = hashlib.sha256(f"{packages} {pins.TRAINER_IMAGE} {read_codename()}".encode()).hexdigest()[:12]
+    trainer = builder.ensure(Path("images", f"trainer-{key}.tar"), _build_trainer)
+    return [
+        trainer,
+        builder.ensure(
+            Path("images", f"{pause.parent.name}.tar"),
+            lambda path: write_image(path, _layer_of(pause), pins.PAUSE_IMAGE, ["/pause"]),
+        ),
+    ]
+
+
+def read_codename(release: Path = Path("/etc/os-release")) -> str:
+    """Of the Debian that runs here: its package sources are for itself."""
+    facts = dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)
+    if facts.get("ID") != "debian":
+        raise TestbedError(f"the testbed's image is made from the machine's own Debian, and this is {facts.get('ID')}")
+    return facts["VERSION_CODENAME"].strip('"')
+
+
+def _build_trainer(path: Path) -> None:
+    sources = [str(source) for source in APT_SOURCES if source.exists() and source.read_text().strip()]
+    layer = path.with_suffix(".layer.tar")
+    include = f"--include={','.join(pins.IMAGE_PACKAGES)}"
+    try:
+        run_to_end(["mmdebstrap", "--variant=minbase", include, read_codename(), str(layer), *sources])
+        write_image(path, layer.read_bytes(), pins.TRAINER_IMAGE, ["python3"])
+    finally:
+        layer.unlink(missing_ok=True)
+
+
+def _layer_of(program: Path) -> bytes:
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        archive.add(program, program.name)
+    return layer.getvalue()
+
+
+def write_image(path: Path, layer: bytes, name: str, command: Sequence[str]) -> None:
+    """Write an image of one layer, an uncompressed tar archive."""
+    digest = hashlib.sha256(layer).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": IMAGE_ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "config": {"Env": [SEARCH_PATH], "Cmd": list(command), "WorkingDir": "/"},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    config_name, layer_name = f"{hashlib.sha256(config).hexdigest()}.json", f"{digest}/layer.tar"
+    manifest = json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": [layer_name]}]).encode()
+    with tarfile.open(path, "w") as archive:
+        for member, content in ((config_name, config), (layer_name, layer), ("manifest.json", manifest)):
+            entry = tarfile.TarInfo(member)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One running testbed, from entering the context until leaving it::
+
+    with Testbed() as bed:
+        subprocess.run(["kubectl", "--kubeconfig", bed.kubeconfig, "get", "nodes"])
+        bed.pause("node-2")
+
+Builds what is missing, starts all parts, and clears everything away again, also what a crashed instance left before.
+Several instances run side by side. Needs root, as containers do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.cluster.testbed import control_plane, controllers, fake_nodes, pins
+from tests.cluster.testbed.bed import READY_TIMEOUT_SECONDS, Bed
+from tests.cluster.testbed.build import Builder
+from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.image import ensure_images
+from tests.cluster.testbed.layout import PORT_NAMES, Layout
+from tests.cluster.testbed.leftovers import NODE_NAMES, clear_instance, remove_folder
+from tests.cluster.testbed.node import Node
+from tests.cluster.testbed.objects import build_shared_objects
+from tests.cluster.testbed.slots import SLOTS, Holder, SlotLock, has_foreign_addresses, lock_slot
+from tests.cluster.testbed.supervisor import Supervisor
+
+WEBHOOK_PATIENCE_SECONDS = 20.0
+
+
+class Testbed(Bed):
+    """:param kueue: settings laid over the testbed's own, for instance ``{"waitForPodsReady": {"timeout": "30s"}}``.
+    :param keep_logs_in: a folder that gets the logs of an instance that failed; None: they are lost.
+    :param is_background: it is to run until it is taken down, and says so in the list of instances.
+    """
+
+    __test__ = False  # not a test, whatever pytest thinks of its name
+
+    def __init__(
+        self,
+        *,
+        kueue: Mapping[str, Any] | None = None,
+        cache: Path | None = None,
+        keep_logs_in: Path | None = None,
+        is_background: bool = False,
+        report: Callable[[str], None] = print,
+    ) -> None:
+        self._cache = cache or pins.find_cache()
+        self._builder = Builder(self._cache, report=report)
+        self._kueue_settings = dict(kueue or {})
+        self._keep_logs_in = keep_logs_in
+        self._is_background = is_background
+        self._report = report
+        self._fake_nodes = 0
+        self._lock: SlotLock | None = None
+        self._supervisor: Supervisor | None = None
+        # Known when it has a slot.
+        super().__init__(self._cache / "instances")
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:  # Ctrl-C too: half a cluster must not stay
+            self.close(has_failed=True)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(has_failed=kind is not None)
+
+    @property
+    def components(self) -> Supervisor:
+        if self._supervisor is None:
+            raise TestbedError("this testbed isn't running: enter its context first")
+        return self._supervisor
+
+    def pause(self, node: str) -> None:
+        for name in reversed(self._nodes[node].component_names):
+            self.components.send_signal(name, signal.SIGSTOP)
+
+    def resume(self, node: str) -> None:
+        for name in self._nodes[node].component_names:
+            if self.components.is_running(name):
+                self.components.send_signal(name, signal.SIGCONT)
+            else:
+                self.components.start_again(name)
+                self.components.wait_ready(name)
+        self._wait_node(node)
+
+    def lose(self, node: str) -> None:
+        for name in reversed(self._nodes[node].component_names):
+            self.components.stop(name)
+        self._nodes[node].kill_pods()
+        self.api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+
+    def start_component(self, name: str) -> None:
+        self.components.start_again(name)
+        self.components.wait_ready(name)
+        # A controller that can't reach the API server ends in the end, and on a cluster would be started again.
+        for ended in self.components.find_ended():
+            self.components.start_again(ended)
+            self.components.wait_ready(ended)
+
+    def stop_component(self, name: str) -> None:
+        self.components.stop(name)
+
+    def configure_kueue(self, wishes: Mapping[str, Any]) -> None:
+        self.components.stop("kueue")
+        self.components.start(controllers.build_kueue(self._layout, wishes))
+        self.components.wait_ready("kueue")
+
+    def add_fake_nodes(self, count: int) -> None:
+        program = self._builder.ensure_binary(pins.FAKE_NODES)
+        manifests = self._builder.ensure_manifests(pins.FAKE_NODE_MANIFESTS)
+        self.components.start(fake_nodes.build_kwok(self._layout, program, manifests))
+        self.components.wait_ready("kwok")
+        self.api.apply(*fake_nodes.build_nodes(self._fake_nodes, count))
+        for number in range(self._fake_nodes, self._fake_nodes + count):
+            self._wait_node(f"fake-{number}")
+        self._fake_nodes += count
+
+    def close(self, *, has_failed: bool = False) -> None:
+        """End and clear everything. May be called again.
+
+        :param has_failed: keep the logs.
+        """
+        if self._lock is None:
+            return
+        try:
+            if self._supervisor is not None:
+                self._supervisor.close()
+            clear_instance(self.folder, self._lock.slot)
+            if has_failed:
+                self._keep_logs()
+            remove_folder(self.folder)
+            self._lock.clear()
+        finally:
+            self._lock.close()
+            self._lock = None
+
+    def _start(self) -> None:
+        if os.geteuid() != 0:
+            raise TestbedError("the testbed needs root: it makes containers, mounts and networks")
+        began = time.monotonic()
+        programs, manifests, images = self._build()
+        self._report(f"all parts are built ({time.monotonic() - began:.0f} s)")
+        began = time.monotonic()
+        self._lock = self._take_slot()
+        slot = self._lock.slot
+        self.folder = self._cache / "instances" / str(slot.number)
+        self._layout = Layout(self.folder, slot, slot.find_ports(PORT_NAMES), programs, manifests)
+        self._nodes = {name: Node(self._layout, name) for name in NODE_NAMES}
+        self._prepare_folder(self._lock)
+        self._supervisor = Supervisor(self._layout.logs)
+        self._start_all(images)
+        self._report(f"testbed {slot.number} is up ({time.monotonic() - began:.0f} s)")
+
+    def _build(self) -> tuple[dict[str, Path], dict[str, Path], list[Path]]:
+        self._builder.ensure_packages()
+        programs = {name: self._builder.ensure_binary(binary) for name, binary in pins.BINARIES.items()}
+        manifests = {name: self._builder.ensure_manifests(part) for name, part in pins.MANIFESTS.items()}
+        containerd = shutil.which("containerd")
+        assert containerd is not None
+        return programs | {"containerd": Path(containerd)}, manifests, ensure_images(self._builder)
+
+    def _take_slot(self) -> SlotLock:
+        for number in range(SLOTS):
+            lock = lock_slot(number)
+            if lock is None:
+                continue
+            clear_crashed(lock)
+            if not has_foreign_addresses(lock.slot):
+                return lock
+            lock.close()
+        raise TestbedError(f"all {SLOTS} slots for testbeds are taken on this machine")
+
+    def _prepare_folder(self, lock: SlotLock) -> None:
+        remove_folder(self.folder)
+        self.folder.mkdir(parents=True)
+        lock.write_holder(Holder(self.folder, os.getpid(), self._is_background))
+        for folder in (self._layout.logs, self._layout.settings, self.shared_folder):
+            folder.mkdir()
+        self.shared_folder.chmod(0o1777)
+        control_plane.ensure_bridge(self._layout)
+        control_plane.write_credentials(self._layout)
+        for node in self._nodes.values():
+            node.prepare()
+
+    def _start_all(self, images: list[Path]) -> None:
+        """The nodes unpack their images, which is half of the time, while the control plane comes up."""
+        components = self.components
+        components.start(control_plane.build_etcd(self._layout))
+        components.start(control_plane.build_apiserver(self._layout))
+        for node in self._nodes.values():
+            components.start(node.build_containerd())
+        with ThreadPoolExecutor() as pool:
+            futures = [pool.submit(self._start_node, node, images) for node in self._nodes.values()]
+            self._start_control_plane()
+            for future in futures:
+                future.result()
+
+    def _start_control_plane(self) -> None:
+        components, layout = self.components, self._layout
+        components.wait_ready("etcd", "kube-apiserver")
+        components.start(control_plane.build_controller_manager(layout))
+        components.start(control_plane.build_scheduler(layout))
+        components.start(control_plane.build_dns(layout))
+        controllers.apply_kinds(layout, self.api)
+        components.wait_for(
+            lambda: controllers.are_kinds_served(self.api), timeout_seconds=READY_TIMEOUT_SECONDS, what="custom kinds"
+        )
+        parts = controllers.build_controllers(layout, self._kueue_settings)
+        for part in parts:
+            components.start(part)
+        components.wait_ready(*(part.name for part in parts), "kube-controller-manager", "kube-scheduler")
+        controllers.apply_webhooks(layout, self.api)
+        self.api.apply(*build_shared_objects(), patience_seconds=WEBHOOK_PATIENCE_SECONDS)
+
+    def _start_node(self, node: Node, images: list[Path]) -> None:
+        containerd, kubelet = node.component_names
+        self.components.wait_ready(containerd)
+        node.import_images(images)
+        self.components.wait_ready("kube-apiserver")
+        self.components.start(node.build_kubelet())
+        self.components.wait_ready(kubelet)
+        self._wait_node(node.name)
+
+    def _wait_node(self, name: str) -> None:
+        self.components.wait_for(
+            lambda: is_ready(self.api.find("Node", name)), timeout_seconds=READY_TIMEOUT_SECONDS, what=f"{name} Ready"
+        )
+
+    def _keep_logs(self) -> None:
+        if self._keep_logs_in is None or not (self.folder / "log").exists():
+            return
+        target = self._keep_logs_in / time.strftime("testbed-%Y%m%d-%H%M%S")
+        shutil.copytree(self.folder / "log", target, dirs_exist_ok=True)
+        self._report(f"the testbed's logs are in {target}")
+
+
+def clear_crashed(lock: SlotLock) -> bool:
+    """Clear what a crashed instance left in this slot. False if there was nothing."""
+    holder = lock.read_holder()
+    if holder is None:
+        return False
+    clear_instance(holder.folder, lock.slot)
+    remove_folder(holder.folder)
+    lock.clear()
+    return True
+
+
+def is_ready(node: Any) -> bool:
+    """Whether the Node object, or None, says that it is Ready."""
+    conditions = node["status"].get("conditions", []) if node else []
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What instances on one machine must not share (bridge, pod addresses, ports, cgroups), numbered.
+
+Each instance holds one slot, by a lock that the kernel lifts when its harness ends, however. The lock's file names the
+instance's folder; a file with a folder and without a holder is a crashed instance. Clears nothing itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.cluster.testbed.build import run_to_end
+from tests.cluster.testbed.errors import TestbedError
+
+SLOTS = 64
+SLOTS_FOLDER = Path("/run/dispatch-testbed")
+"""Bridges and cgroups belong to the machine, not to a user's cache: so does the list of their holders."""
+ADDRESSES_PER_SLOT = 1024
+FIRST_PORT = 20_000
+"""Well below the ports that the kernel gives to clients: a component that is away for a while finds its own again."""
+PORTS_PER_SLOT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    number: int
+
+    @property
+    def bridge(self) -> str:
+        return f"dispatch-tb{self.number}"
+
+    @property
+    def subnet(self) -> ipaddress.IPv4Network:
+        """Of the pods; its first address is the host's."""
+        first = ipaddress.IPv4Address("10.244.0.0") + self.number * ADDRESSES_PER_SLOT
+        return ipaddress.IPv4Network(f"{first}/22")
+
+    @property
+    def gateway(self) -> str:
+        """The host as the pods see it; nodes and API server have this address."""
+        return str(self.subnet[1])
+
+    def cgroup(self, node: str) -> str:
+        """A kubelet ends what it finds in its own tree and doesn't know: none may see another's."""
+        return f"dispatch-tb{self.number}-{node}"
+
+    def find_ports(self, names: Iterable[str]) -> Mapping[str, int]:
+        """A port for each name; those that somebody else listens on are passed over."""
+        first = FIRST_PORT + self.number * PORTS_PER_SLOT
+        free = (port for port in range(first, first + PORTS_PER_SLOT) if is_free(port))
+        try:
+            return {name: next(free) for name in names}
+        except RuntimeError as error:
+            raise TestbedError(f"not enough free ports from {first} to {first + PORTS_PER_SLOT}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a slot, as its file says.
+
+    :param is_background: started for people, to run until it is taken down.
+    """
+
+    folder: Path
+    pid: int
+    is_background: bool
+
+
+class SlotLock:
+    """A held slot."""
+
+    def __init__(self, slot: Slot, file: IO[str]) -> None:
+        self.slot = slot
+        self._file = file
+
+    def read_holder(self) -> Holder | None:
+        """None: no instance is here, nor left over."""
+        self._file.seek(0)
+        return parse_holder(self._file.read())
+
+    def write_holder(self, holder: Holder) -> None:
+        facts = {"folder": str(holder.folder), "pid": holder.pid, "is_background": holder.is_background}
+        self.clear()
+        self._file.write(json.dumps(facts))
+        self._file.flush()
+
+    def clear(self) -> None:
+        """Say that nothing is left of the instance."""
+        self._file.seek(0)
+        self._file.truncate()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def parse_holder(text: str) -> Holder | None:
+    if not text:
+        return None
+    facts = json.loads(text)
+    return Holder(Path(facts["folder"]), facts["pid"], facts["is_background"])
+
+
+def lock_slot(number: int) -> SlotLock | None:
+    """None when somebody holds it."""
+    SLOTS_FOLDER.mkdir(exist_ok=True)
+    file = os.fdopen(os.open(SLOTS_FOLDER / f"{number}.json", os.O_RDWR | os.O_CREAT, 0o600), "r+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return SlotLock(Slot(number), file)
+
+
+def find_held() -> Iterator[tuple[Slot, Holder]]:
+    """The instances whose harness runs."""
+    for path in sorted(SLOTS_FOLDER.glob("*.json")):
+        holder = parse_holder(path.read_text())
+        lock = lock_slot(int(path.stem))
+        if lock is not None:
+            lock.close()
+        elif holder is not None:
+            yield Slot(int(path.stem)), holder
+
+
+def has_foreign_addresses(slot: Slot) -> bool:
+    """Some other interface of this machine already has an address among those of the slot."""
+    for interface in json.loads(run_to_end(["ip", "-j", "-4", "address", "show"])):
+        for address in interface["addr_info"]:
+            network = ipaddress.ip_interface(f"{address['local']}/{address['prefixlen']}").network
+            is_default = network.prefixlen == 0
+            if interface["ifname"] != slot.bridge and not is_default and network.overlaps(slot.subnet):
+                return True
+    return False
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        # As the components do: a port whose last connections linger is free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
