@@ -13,7 +13,7 @@ PACKAGES = $(wildcard airflow_provider_dispatch tests example_dags)
 export UV_DEFAULT_INDEX ?= $(or $(PIP_INDEX_URL),$(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-airflow bench mutants lint types imports docs constraints format clean
+.PHONY: help venv demo test test-airflow test-cluster testbed-up testbed-down bench mutants lint types imports docs constraints format clean
 
 help: ## show these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,15 @@ test: $(STAMP) ## run all tests that need no cluster and no browser, and check t
 
 test-airflow: $(STAMP) ## run the whole matrix of failures and user actions against a real Airflow
 	$(BIN)/python -m pytest tests/airflow --junitxml=build/junit/test-airflow.xml $(PYTEST_ARGS)
+
+test-cluster: $(STAMP) ## run the tests that need a cluster, on one that is built and started here (root; Go)
+	$(BIN)/python -m pytest tests/cluster -m cluster --junitxml=build/junit/test-cluster.xml $(PYTEST_ARGS)
+
+testbed-up: $(STAMP) ## start a real Kubernetes with Kueue, JobSet and Trainer on this machine, and print its KUBECONFIG
+	@$(BIN)/python -m tests.cluster.testbed up
+
+testbed-down: $(STAMP) ## take it down again, and clear what a crashed one left
+	@$(BIN)/python -m tests.cluster.testbed down
 
 bench: $(STAMP) ## measure, each beside a peer in the same run, and print JSON
 	@$(BIN)/python -m tests.benchmarks

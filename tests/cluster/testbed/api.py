@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
-import yaml  # type: ignore[import-untyped]  # comes with the Kubernetes client, without types
+import yaml
 from kubernetes import config
 from kubernetes.client import Configuration
 

@@ -66,11 +66,7 @@ class Testbed(Bed):
         super().__init__(self._cache / "instances")
 
     def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:  # Ctrl-C too: half a cluster must not stay
-            self.close(has_failed=True)
-            raise
+        self.start()
         return self
 
     def __exit__(
@@ -128,6 +124,14 @@ class Testbed(Bed):
         for number in range(self._fake_nodes, self._fake_nodes + count):
             self._wait_node(f"fake-{number}")
         self._fake_nodes += count
+
+    def start(self) -> None:
+        """Build what is missing and start everything; all nodes are Ready when this returns."""
+        try:
+            self._start()
+        except BaseException:  # Ctrl-C too: half a cluster must not stay
+            self.close(has_failed=True)
+            raise
 
     def close(self, *, has_failed: bool = False) -> None:
         """End and clear everything. May be called again.

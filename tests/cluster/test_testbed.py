@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The testbed does what its tests rely on: real pods, nodes that fall silent, components that end, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dispatch.testing.waiting import Waiter
+from tests.cluster.conftest import Namespace
+from tests.cluster.testbed import cgroups, pins
+from tests.cluster.testbed.api import Api, ApiError, Manifest
+from tests.cluster.testbed.bed import Bed
+from tests.cluster.testbed.fake_nodes import TOLERATION
+from tests.cluster.testbed.instance import Testbed, clear_crashed, is_ready
+from tests.cluster.testbed.leftovers import NODE_NAMES, find_mounts, find_processes
+from tests.cluster.testbed.objects import RUNTIME, TRAINER_VERSION, build_queue
+from tests.cluster.testbed.pins import TRAINER_IMAGE
+from tests.cluster.testbed.slots import find_held, lock_slot
+
+SERVE_UNTIL_KILLED = """
+import time
+from tests.cluster.testbed.instance import Testbed
+with Testbed(report=lambda line: None) as bed:
+    print(bed.folder, flush=True)
+    time.sleep(600)
+"""
+STAMP = "import time\nwhile True:\n open('/shared/{name}', 'a').write(f'{{time.time()}}\\n')\n time.sleep(0.1)"
+
+
+def wait(look: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> Any:
+    return Waiter().wait_for(look, timeout_seconds=timeout_seconds, what=what)
+
+
+def build_pod(bed: Bed, namespace: str, name: str, program: str, *, node: str | None = None) -> Manifest:
+    """A pod that runs a Python program with the shared folder under ``/shared``."""
+    container = {
+        "name": "main",
+        "image": TRAINER_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["python3", "-u", "-c", program],
+        "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+    }
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "hostname": name,
+        "containers": [container],
+        "volumes": [{"name": "shared", "hostPath": {"path": str(bed.shared_folder)}}],
+    }
+    if node is not None:
+        spec["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def fetch_phase(bed: Bed, namespace: str, pod: str) -> str:
+    return str(bed.api.get("Pod", pod, namespace=namespace)["status"].get("phase"))
+
+
+def wait_phase(bed: Bed, namespace: str, pod: str, phase: str) -> None:
+    wait(lambda: fetch_phase(bed, namespace, pod) == phase, f"pod {pod} to be {phase}")
+
+
+def is_written(stamps: Path, *, within_seconds: float = 1.5) -> bool:
+    """Whether somebody still adds to the file."""
+    size = stamps.stat().st_size
+    deadline = time.monotonic() + within_seconds
+    while time.monotonic() < deadline:
+        if stamps.stat().st_size > size:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_it_is_the_pinned_kubernetes_with_two_ready_nodes(bed: Bed):
+    nodes = {node["metadata"]["name"]: node for node in bed.api.get("Node")["items"]}
+    assert all(is_ready(nodes[name]) for name in NODE_NAMES)
+    if isinstance(bed, Testbed):
+        assert bed.api.request("GET", "/version")["gitVersion"] == pins.read_version("kubernetes", pins.KUBERNETES)
+
+
+def test_pods_reach_each_other_share_a_folder_and_show_their_output(bed: Bed, namespace: Namespace):
+    greeting = "import socket; socket.create_server(('0.0.0.0', 9000)).accept()[0].sendall(b'hello')"
+    server = build_pod(bed, namespace.name, "server", greeting, node="node-1")
+    bed.api.create(server)
+    wait_phase(bed, namespace.name, "server", "Running")
+    address = wait(
+        lambda: bed.api.get("Pod", "server", namespace=namespace.name)["status"].get("podIP"), "the pod's address"
+    )
+    ask = (
+        "import socket, time\n"
+        "for _ in range(50):\n"
+        f" try: said = socket.create_connection(('{address}', 9000), 2).recv(5); break\n"
+        " except OSError: time.sleep(0.2)\n"
+        "print(said.decode()); open('/shared/said', 'w').write(said.decode())"
+    )
+    bed.api.create(build_pod(bed, namespace.name, "client", ask, node="node-2"))
+    wait_phase(bed, namespace.name, "client", "Succeeded")
+    assert (bed.shared_folder / "said").read_text() == "hello"
+    assert bed.api.request("GET", f"/api/v1/namespaces/{namespace.name}/pods/client/log").strip() == "hello"
+
+
+def test_a_trainjob_is_admitted_by_kueue_and_its_ranks_find_each_other_by_name(bed: Bed, namespace: Namespace):
+    bed.api.apply(*(queue := build_queue(namespace.name, checks=(), name=f"{namespace.name}-free")))
+    program = (
+        "import os, socket, time\n"
+        "host = os.environ['JOBSET_HOST']\n"
+        "for _ in range(100):\n"
+        " try: print(socket.gethostbyname(host)); break\n"
+        " except OSError: time.sleep(0.1)\n"
+        "else: raise SystemExit(3)"
+    )
+    job: Manifest = {
+        "apiVersion": TRAINER_VERSION,
+        "kind": "TrainJob",
+        "metadata": {
+            "name": "names",
+            "namespace": namespace.name,
+            "labels": {"kueue.x-k8s.io/queue-name": queue[1]["metadata"]["name"]},
+        },
+        "spec": {
+            "runtimeRef": {"kind": "ClusterTrainingRuntime", "name": RUNTIME},
+            "trainer": {
+                "numNodes": 2,
+                "command": ["python3", "-u", "-c", program],
+                "env": [{"name": "JOBSET_HOST", "value": "names-node-0-1.names"}],
+            },
+        },
+    }
+    bed.api.create(job)
+
+    def fetch_end() -> str | None:
+        conditions = bed.api.get("TrainJob", "names", namespace=namespace.name, version=TRAINER_VERSION)
+        true = {row["type"] for row in conditions.get("status", {}).get("conditions", []) if row["status"] == "True"}
+        return next(iter(true & {"Complete", "Failed"}), None)
+
+    assert wait(fetch_end, "the TrainJob to end") == "Complete"
+    bed.api.delete(job)
+    bed.api.delete(queue[0])
+
+
+def test_the_pods_of_a_paused_node_run_on(bed: Bed, namespace: Namespace):
+    pod = build_pod(bed, namespace.name, "silent", STAMP.format(name="silent"), node="node-2")
+    bed.api.create(pod)
+    wait_phase(bed, namespace.name, "silent", "Running")
+    bed.pause("node-2")
+    try:
+        wait(lambda: not is_ready(bed.api.get("Node", "node-2")), "node-2 to be NotReady")
+        assert is_ready(bed.api.get("Node", "node-1"))
+        bed.api.delete(pod)
+        assert is_written(bed.shared_folder / "silent")
+    finally:
+        bed.resume("node-2")
+    assert is_ready(bed.api.get("Node", "node-2"))
+    wait(lambda: bed.api.find("Pod", "silent", namespace=namespace.name) is None, "the pod to go")
+    assert not is_written(bed.shared_folder / "silent")
+
+
+def test_nothing_of_a_lost_node_runs_and_it_can_be_given_back(bed: Bed, namespace: Namespace):
+    bed.api.create(build_pod(bed, namespace.name, "lost", STAMP.format(name="lost"), node="node-2"))
+    wait_phase(bed, namespace.name, "lost", "Running")
+    bed.lose("node-2")
+    try:
+        assert bed.api.find("Node", "node-2") is None
+        assert not is_written(bed.shared_folder / "lost")
+    finally:
+        bed.resume("node-2")
+    bed.api.create(build_pod(bed, namespace.name, "new", "print('here')", node="node-2"))
+    wait_phase(bed, namespace.name, "new", "Succeeded")
+
+
+def test_components_can_be_stopped_and_started(bed: Bed):
+    bed.stop_component("kube-apiserver")
+    with pytest.raises(ApiError) as refusal:
+        bed.api.get("Node")
+    assert refusal.value.status == 0
+    bed.start_component("kube-apiserver")
+    bed.restart_component("kueue")
+    assert len(bed.api.get("Node")["items"]) >= 2
+
+
+def test_kueue_can_be_given_other_settings(bed: Bed):
+    bed.configure_kueue({"waitForPodsReady": {"timeout": "37s"}, "fairSharing": {}})
+    try:
+        settings = json.loads((bed.folder / "settings" / "kueue.yaml").read_text())
+        assert settings["waitForPodsReady"]["timeout"] == "37s"
+        assert settings["namespace"] == "kueue-system"
+    finally:
+        bed.configure_kueue({})
+
+
+def test_requests_are_counted_by_who_asked(bed: Bed):
+    mark = bed.mark_requests()
+    for _ in range(3):
+        bed.api.get("ConfigMap", namespace="kube-system")
+    mine = [request for request in bed.fetch_requests(user="admin", since=mark) if request.resource == "configmaps"]
+    assert [(request.verb, request.namespace, request.status) for request in mine] == [("list", "kube-system", 200)] * 3
+    assert bed.count_requests(user_agent_prefix="dispatch-tests", since=mark) == 3
+    assert bed.count_requests(user_agent_prefix="nobody", since=mark) == 0
+
+
+def test_pods_on_fake_nodes_run_on_paper(bed: Bed, namespace: Namespace):
+    bed.add_fake_nodes(2)
+    pod = build_pod(bed, namespace.name, "paper", "raise SystemExit(3)")
+    pod["spec"] |= {"tolerations": [TOLERATION], "nodeSelector": {"type": "fake"}}
+    bed.api.create(pod)
+    wait_phase(bed, namespace.name, "paper", "Running")
+    bed.api.delete(pod)
+    wait(lambda: bed.api.find("Pod", "paper", namespace=namespace.name) is None, "the pod to go")
+
+
+@pytest.fixture
+def second(bed: Bed, repository: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another instance beside the one that all tests share, run by a process of its own; and its folder."""
+    if not isinstance(bed, Testbed):
+        pytest.skip("takes a machine whose only testbed is that of this test run")
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVE_UNTIL_KILLED], cwd=repository, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    try:
+        yield server, Path(server.stdout.readline().strip())
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
+def test_a_second_instance_runs_beside_and_its_crash_leaves_nothing(bed: Bed, second):
+    server, folder = second
+    api = Api(folder / "kubeconfig")
+    assert all(is_ready(api.get("Node", name)) for name in NODE_NAMES)
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}})
+    assert bed.api.find("Namespace", "mine") is None
+    pod = build_pod(bed, "mine", "orphan", "import time; time.sleep(600)", node="node-1")
+    wait(lambda: api.find("ServiceAccount", "default", namespace="mine"), "the service account")
+    api.create(pod)
+    wait(lambda: api.get("Pod", "orphan", namespace="mine")["status"].get("phase") == "Running", "the pod to run")
+    (slot,) = [slot for slot, holder in find_held() if holder.folder == folder]
+    assert cgroups.find_pids(slot.cgroup("node-1"))
+
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    lock = lock_slot(slot.number)
+    assert lock is not None
+    assert clear_crashed(lock)
+    lock.close()
+    assert (find_processes(folder), find_mounts(folder), folder.exists()) == ([], [], False)
+    assert not any((hierarchy / slot.cgroup("node-1")).exists() for hierarchy in cgroups.find_hierarchies())
+    assert not Path("/sys/class/net", slot.bridge).exists()
+    assert len(bed.api.get("Node")["items"]) >= 2
