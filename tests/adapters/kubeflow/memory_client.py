@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient, ObjectList, WatchEvent
-from airflow_provider_dispatch.adapters.kubeflow.errors import StaleObjectError
+from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import Resource
-from airflow_provider_dispatch.exceptions import ConflictError, JobNotFoundError, RefusedError
+from airflow_provider_dispatch.exceptions import RefusedError
 
 Object = dict[str, Any]
 Key = tuple[Resource, str, str]
@@ -124,7 +124,7 @@ class MemoryClient(KubeClient):
         name = body["metadata"]["name"]
         fault = self._begin("create", resource, name, dry_run=dry_run)
         if (resource, namespace or "", name) in self._objects:
-            raise ConflictError(f"{resource.plural} {name} already exists")
+            raise AlreadyExistsError(f"{resource.plural} {name} already exists")
         if dry_run:
             return self._end(fault, copy.deepcopy(dict(body)))
         stored = self.put(resource, body, namespace or "")
@@ -145,7 +145,7 @@ class MemoryClient(KubeClient):
         fault = self._begin("patch", resource, name, dry_run=dry_run)
         old = self._objects.get((resource, namespace or "", name))
         if old is None:
-            raise JobNotFoundError(f"{resource.plural} {name} not found")
+            raise ObjectGoneError(f"{resource.plural} {name} not found")
         new = _merge(old, patch) if isinstance(patch, Mapping) else _apply_json_patch(old, patch)
         if new["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
             raise StaleObjectError(f"{resource.plural} {name} was changed meanwhile")
@@ -183,7 +183,8 @@ class MemoryClient(KubeClient):
         labels: str = "",
         resource_version: str = "",
         timeout_seconds: int = 300,
-    ) -> AsyncIterator[WatchEvent]:
+        silence_seconds: float = 150,
+    ) -> AsyncGenerator[WatchEvent]:
         """What is there (unless *resource_version* is given), then each change."""
         fault = self._begin("watch", resource)
         self._end(fault, None)
@@ -203,7 +204,7 @@ class MemoryClient(KubeClient):
         finally:
             self._watches.remove(entry)
 
-    async def read_log(self, pod: str, namespace: str, **_options: object) -> AsyncIterator[bytes]:
+    async def read_log(self, pod: str, namespace: str, **_options: object) -> AsyncGenerator[bytes]:
         """What :attr:`logs` holds for a pod."""
         yield self.logs.get(pod, b"")
 

@@ -12,6 +12,8 @@ BACKEND = "kubeflow"
 
 GATE = f"{DOMAIN}/gate"
 """Our name in Kueue's annotation :data:`ADMISSION_GATED_BY`."""
+NOT_BEFORE_GATE = f"{DOMAIN}/not-before"
+"""A second gate, of a job that may not be admitted before :data:`NOT_BEFORE_ANNOTATION`; the controller removes it."""
 FENCE = f"{DOMAIN}/fence"
 """Our scheduling gate on every pod; only the controller lifts it."""
 CONTROLLER_NAME = f"{DOMAIN}/admission"
@@ -57,6 +59,13 @@ RESTARTS_ANNOTATION = f"{DOMAIN}/restarts"
 EPOCH_ANNOTATION = f"{DOMAIN}/epoch"
 ATTEMPT_ANNOTATION = f"{DOMAIN}/attempt"
 """``<job>.<submission>.<attempt>.<A>.<J>``."""
+
+WORLD_RANK_ANNOTATION = f"{DOMAIN}/world-rank"
+"""On a pod, written by the lift: its rank counted through all roles. The downward API can't add."""
+RANK_OFFSET_ANNOTATION = f"{DOMAIN}/rank-offset"
+"""On a pod template: the ranks of the roles before its own; the lift adds the pod's index to it."""
+COPIED_FROM_ANNOTATION = f"{DOMAIN}/copied-from"
+"""On the private runtime: kind and name of the one that the user named."""
 
 # On the Workload: the newest hold.
 HOLD_INSTANCE_ANNOTATION = f"{DOMAIN}/hold-instance"
