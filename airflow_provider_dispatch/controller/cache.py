@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the watches have seen: every object of ours as it was last, found by the job it belongs to.
+
+The watches fill it, the loop looks into it to tell whether there is anything to do. What is done is decided on fresh
+reads: a cache may be old. It also keeps the last states of deleted pods for a while, which can prove their deaths.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
+    JOBSETS,
+    PODS,
+    TRAINING_RUNTIMES,
+    TRAINJOBS,
+    WORKLOADS,
+    Resource,
+)
+
+K = TypeVar("K")
+
+TOMBSTONE_SECONDS = 900.0
+"""How long a deleted pod's last state is kept. After that its death is proven by its node alone."""
+
+KINDS = (TRAINJOBS, WORKLOADS, JOBSETS, PODS, TRAINING_RUNTIMES)
+JobKey = tuple[str, str]
+"""Namespace, and job id as labels carry it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A pod that is gone.
+
+    :param is_final: *pod* is the state in which it was deleted; otherwise merely the last one we saw.
+    :param at: monotonic seconds.
+    """
+
+    pod: Raw
+    is_final: bool
+    at: float
+
+
+class ObjectCache:
+    """Objects by kind and UID, with the way from each to the TrainJobs that care.
+
+    :param wake: called with the UID of each TrainJob that a change may concern.
+    """
+
+    def __init__(self, wake: Callable[[str], None], monotonic: Callable[[], float]) -> None:
+        self._wake, self._monotonic = wake, monotonic
+        self._objects: dict[Resource, dict[str, Raw]] = {kind: {} for kind in KINDS}
+        self._owned: dict[Resource, defaultdict[str, set[str]]] = {
+            kind: defaultdict(set) for kind in (WORKLOADS, JOBSETS)
+        }
+        self._by_job: dict[Resource, defaultdict[JobKey, set[str]]] = {
+            kind: defaultdict(set) for kind in (TRAINJOBS, PODS, TRAINING_RUNTIMES)
+        }
+        self._tombstones: defaultdict[JobKey, dict[str, Tombstone]] = defaultdict(dict)
+
+    # -- what the watches tell ---------------------------------------------------------------------------------------
+
+    def put(self, kind: Resource, raw: Raw) -> None:
+        """An object is there, or has changed."""
+        known = self._objects[kind].get(fields.uid(raw))
+        if known is not None and not is_newer(raw, known):
+            return
+        self._objects[kind][fields.uid(raw)] = raw
+        self._index(kind, raw)
+        self._tell(kind, raw)
+
+    def note(self, kind: Resource, raw: Raw) -> None:
+        """An object as we have just written it; kinds that are not watched are passed over."""
+        if kind in self._objects:
+            self.put(kind, raw)
+
+    def remove(self, kind: Resource, raw: Raw, *, is_final: bool = True) -> None:
+        """An object is gone.
+
+        :param is_final: *raw* is the state in which it was deleted.
+        """
+        uid = fields.uid(raw)
+        if self._objects[kind].pop(uid, None) is None and not is_final:
+            return
+        if kind is PODS:
+            self._bury(raw, is_final=is_final)
+        self._tell(kind, raw)
+        self._unindex(kind, raw)
+
+    def replace(self, kind: Resource, namespace: str | None, listed: Iterable[Raw]) -> None:
+        """Everything that is there now, of one namespace or of all."""
+        present = {fields.uid(raw): raw for raw in listed}
+        for uid, raw in list(self._objects[kind].items()):
+            if uid not in present and namespace in (None, place(raw)):
+                self.remove(kind, raw, is_final=False)
+        for raw in present.values():
+            self.put(kind, raw)
+
+    # -- what the loop asks ------------------------------------------------------------------------------------------
+
+    def trainjob(self, uid: str) -> Raw | None:
+        """The TrainJob with this UID."""
+        return self._objects[TRAINJOBS].get(uid)
+
+    def trainjobs(self) -> list[Raw]:
+        """All of them."""
+        return list(self._objects[TRAINJOBS].values())
+
+    def workload(self, trainjob_uid: str) -> Raw | None:
+        """Of that TrainJob; the newest, should there be an old one still."""
+        return self._newest(WORKLOADS, trainjob_uid)
+
+    def workloads(self) -> list[Raw]:
+        """All, also of jobs that are none of ours."""
+        return list(self._objects[WORKLOADS].values())
+
+    def jobset(self, trainjob_uid: str) -> Raw | None:
+        """Of that TrainJob."""
+        return self._newest(JOBSETS, trainjob_uid)
+
+    def pods(self, job: JobKey) -> list[Raw]:
+        """Of all submissions of that job."""
+        return [self._objects[PODS][uid] for uid in self._by_job[PODS].get(job, ())]
+
+    def runtime(self, trainjob: Raw) -> Raw | None:
+        """The private runtime of that TrainJob: same job, same name."""
+        found = (
+            self._objects[TRAINING_RUNTIMES][uid] for uid in self._by_job[TRAINING_RUNTIMES].get(job_key(trainjob), ())
+        )
+        return next((runtime for runtime in found if fields.name(runtime) == fields.name(trainjob)), None)
+
+    def tombstones(self, job: JobKey) -> dict[str, Tombstone]:
+        """Pods of that job that are gone, by UID."""
+        return dict(self._tombstones.get(job, {}))
+
+    def sweep(self) -> None:
+        """Forget what was kept long enough."""
+        limit = self._monotonic() - TOMBSTONE_SECONDS
+        for job, stones in list(self._tombstones.items()):
+            kept = {uid: stone for uid, stone in stones.items() if stone.at > limit}
+            if kept:
+                self._tombstones[job] = kept
+            else:
+                del self._tombstones[job]
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _newest(self, kind: Resource, owner: str) -> Raw | None:
+        found = [self._objects[kind][uid] for uid in self._owned[kind].get(owner, ())]
+        # A Workload that is being deleted may stand beside the one that follows it.
+        return max(
+            found,
+            key=lambda raw: (not fields.is_deleting(raw), fields.text(raw, "metadata", "creationTimestamp")),
+            default=None,
+        )
+
+    def _index(self, kind: Resource, raw: Raw) -> None:
+        if kind in self._by_job:
+            self._by_job[kind][job_key(raw)].add(fields.uid(raw))
+        elif owner := owner_uid(raw):
+            self._owned[kind][owner].add(fields.uid(raw))
+
+    def _unindex(self, kind: Resource, raw: Raw) -> None:
+        if kind in self._by_job:
+            _discard(self._by_job[kind], job_key(raw), fields.uid(raw))
+        elif owner := owner_uid(raw):
+            _discard(self._owned[kind], owner, fields.uid(raw))
+
+    def _tell(self, kind: Resource, raw: Raw) -> None:
+        if kind is TRAINJOBS:
+            self._wake(fields.uid(raw))
+        elif kind in self._by_job:
+            # A pod of an old submission stands in the way of the newest one.
+            for uid in tuple(self._by_job[TRAINJOBS].get(job_key(raw), ())):
+                self._wake(uid)
+        elif owner := owner_uid(raw):
+            self._wake(owner)
+
+    def _bury(self, pod: Raw, *, is_final: bool) -> None:
+        self._tombstones[job_key(pod)][fields.uid(pod)] = Tombstone(pod, is_final, self._monotonic())
+
+
+def job_key(raw: Raw) -> JobKey:
+    """The job an object belongs to."""
+    return place(raw), fields.label(raw, words.JOB_LABEL)
+
+
+def place(raw: Raw) -> str:
+    """Its namespace."""
+    return fields.text(raw, "metadata", "namespace")
+
+
+def owner_uid(raw: Raw) -> str:
+    """UID of the TrainJob that controls an object; empty when none does."""
+    for owner in fields.items(raw, "metadata", "ownerReferences"):
+        if fields.text(owner, "kind") == TRAINJOBS.kind and fields.flag(owner, "controller"):
+            return fields.text(owner, "uid")
+    return ""
+
+
+def is_newer(raw: Raw, known: Raw) -> bool:
+    """Whether a state of an object comes after another; any other version where they can't be compared."""
+    version, before = (fields.text(one, "metadata", "resourceVersion") for one in (raw, known))
+    if version.isdecimal() and before.isdecimal():
+        return int(version) > int(before)
+    return version != before
+
+
+def _discard(index: defaultdict[K, set[str]], key: K, uid: str) -> None:
+    index[key].discard(uid)
+    if not index[key]:
+        del index[key]

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells what was done: to the log, to Prometheus, and to people as Kubernetes Events about the TrainJob.
+
+Events are written in the background, one after another: a decision never waits for its Event, and an Event that can't
+be written is left out. Whoever applies a decision hands it in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import EVENTS, TRAINJOBS
+from airflow_provider_dispatch.controller.cache import place
+from airflow_provider_dispatch.controller.metrics import Metrics
+from airflow_provider_dispatch.exceptions import AdapterError, cut_text
+
+MOST_WAITING = 1000
+LONGEST_NOTE = 1000
+_log = logging.getLogger(__name__)
+
+
+class Decision(StrEnum):
+    """Reasons of our Events, and kinds of decisions in the metrics."""
+
+    ADMISSION_RAISED = "AdmissionRaised"
+    CHECK_READY = "CheckReady"
+    CHECK_WAITS = "WaitingForOldPods"
+    CHECK_RETRY = "QuotaGivenBack"
+    EXECUTION_RECORDED = "ExecutionRecorded"
+    PODS_JOINED = "PodsJoined"
+    DEATHS_NOTED = "DeathsNoted"
+    PODS_LIFTED = "PodsLifted"
+    HOLDS_WRITTEN = "HoldsChanged"
+    WORKLOAD_HELD = "WorkloadDeactivated"
+    WORKLOAD_RELEASED = "WorkloadActivated"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    OWNER_REPAIRED = "OwnerRepaired"
+    RUNTIME_RESTORED = "RuntimeRestored"
+    GATE_OPENED = "GateOpened"
+    ENDED = "EndNoted"
+    STATE_NOTED = "StateNoted"
+
+
+QUIET_DECISIONS = frozenset({Decision.STATE_NOTED, Decision.DEATHS_NOTED, Decision.ENDED})
+"""Counted, but no news for people: the objects tell them already."""
+
+
+class Journal:
+    """Where decisions are handed in, and the line of Events that wait to be written."""
+
+    def __init__(self, client: KubeClient, metrics: Metrics, *, reporter: str, wall: Callable[[], datetime]) -> None:
+        self.metrics = metrics
+        self._client, self._reporter, self._wall = client, reporter, wall
+        self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(MOST_WAITING)
+        self._counter = 0
+
+    def tell(self, trainjob: Raw, decision: Decision, note: str) -> None:
+        """Hand one in. When the line is full, its Event is left out."""
+        self.metrics.decisions.labels(str(decision)).inc()
+        _log.info("%s/%s: %s: %s", place(trainjob), fields.name(trainjob), decision, note)
+        if decision in QUIET_DECISIONS:
+            return
+        try:
+            self._waiting.put_nowait(self._build(trainjob, decision, note))
+        except asyncio.QueueFull:
+            _log.warning("an event is left out: %s of %s", decision, fields.name(trainjob))
+
+    async def write(self) -> None:
+        """Write what comes, until cancelled."""
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._client.create(EVENTS, event, fields.text(event, "metadata", "namespace"))
+            except AdapterError as error:
+                _log.info("an event can't be written: %s", error)
+            self._waiting.task_done()
+
+    async def flush(self) -> None:
+        """Wait until everything handed in is written."""
+        await self._waiting.join()
+
+    def _build(self, trainjob: Raw, decision: Decision, note: str) -> dict[str, object]:
+        self._counter += 1
+        now = self._wall().astimezone(UTC)
+        stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+        # The name must not repeat after a restart, which the time sees to, nor within one moment.
+        name = f"{fields.name(trainjob)}.{int(now.timestamp() * 1e6):x}{self._counter:x}"
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": place(trainjob)},
+            "involvedObject": {
+                "apiVersion": TRAINJOBS.api_version,
+                "kind": TRAINJOBS.kind,
+                "name": fields.name(trainjob),
+                "namespace": place(trainjob),
+                "uid": fields.uid(trainjob),
+            },
+            "type": "Normal",
+            "reason": str(decision),
+            "message": cut_text(note, LONGEST_NOTE),
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+            "source": {"component": words.CONTROLLER_NAME},
+            "reportingComponent": words.CONTROLLER_NAME,
+            "reportingInstance": self._reporter[:128],
+        }
