@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has the submission ended, how, and why. What was written down on the TrainJob outweighs whatever is seen later.
+
+The ladder asks first. Trainer can take a failure back once the JobSet that proves it is gone, so Kueue's word and our
+own annotation count as well; and the ranks themselves tell an end seconds before any controller does.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.causes import (
+    Reason,
+    derive_failed_rank,
+    explain_failure,
+    explain_rank,
+)
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import Rank, find_first_failed
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.scene import Scene
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Condition
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import End
+from airflow_provider_dispatch.core.observation import Evidence
+from airflow_provider_dispatch.core.result import parse_result
+from airflow_provider_dispatch.core.state import Cause, State
+from airflow_provider_dispatch.exceptions import ProtocolError
+
+_SUCCEEDED = "Succeeded"
+_FAILURES = ("Failed", "FailedToStart")
+
+
+def derive_end(scene: Scene) -> End | None:
+    """The end; None while there is none."""
+    if scene.submission.end is not None:
+        return scene.submission.end
+    failed, completed = _find_failed(scene), _find_completed(scene)
+    if failed is None and (completed is not None or _have_all_succeeded(scene)):
+        return _build_success(scene, completed[1].at if completed is not None else None)
+    first = find_first_failed(scene.ranks, [role.name for role in scene.submission.spec.roles])
+    if failed is not None:
+        return _build_failure(scene, failed, first)
+    if first is not None and first in scene.current and not _is_restart_due(scene):
+        return _build_end(scene, explain_rank(first), first.ended_at, first)
+    return _find_limit(scene)
+
+
+def _find_failed(scene: Scene) -> tuple[str, Condition] | None:
+    trainjob = fields.conditions(scene.objects.trainjob).get(words.TRAINJOB_FAILED)
+    if trainjob is not None and trainjob.is_true:
+        return scene.name, trainjob
+    finished = scene.workload.finished
+    if finished is not None and finished.reason in _FAILURES:
+        return scene.workload.object, finished
+    if scene.jobset.failed is not None:
+        return scene.jobset.object, scene.jobset.failed
+    return None
+
+
+def _find_completed(scene: Scene) -> tuple[str, Condition] | None:
+    trainjob = fields.conditions(scene.objects.trainjob).get(words.TRAINJOB_COMPLETE)
+    if trainjob is not None and trainjob.is_true:
+        return scene.name, trainjob
+    finished = scene.workload.finished
+    if finished is not None and finished.reason == _SUCCEEDED:
+        return scene.workload.object, finished
+    if scene.jobset.completed is not None:
+        return scene.jobset.object, scene.jobset.completed
+    return None
+
+
+def _have_all_succeeded(scene: Scene) -> bool:
+    """Every rank whose success is needed has exited 0 before anybody asked it to end."""
+    done = {(rank.role, rank.rank) for rank in scene.current if rank.has_succeeded}
+    spec = scene.submission.spec
+    return all((name, rank) in done for name in spec.required_roles for rank in range(spec.role(name).nodes))
+
+
+def _is_restart_due(scene: Scene) -> bool:
+    return not scene.jobset.uid or scene.jobset.is_restart_due
+
+
+def _build_success(scene: Scene, at: datetime | None) -> End:
+    leader = scene.submission.spec.leader.name
+    ranks = [rank for rank in scene.current if (rank.role, rank.rank) == (leader, 0) and rank.phase == _SUCCEEDED]
+    ended = at or max((rank.ended_at for rank in scene.current if rank.ended_at is not None), default=scene.now)
+    if not ranks or ranks[0].exit is None:
+        return End(State.SUCCEEDED, ended)
+    try:
+        return End(State.SUCCEEDED, ended, result=parse_result(ranks[0].exit.message.encode()))
+    except ProtocolError as error:
+        proof = Evidence(f"rank 0 of {leader}", "result", str(error), ranks[0].exit.at)
+        return End(State.FAILED, ended, Cause.MISCONFIGURED, str(error), (proof,))
+
+
+def _build_failure(scene: Scene, failed: tuple[str, Condition], first: Rank | None) -> End:
+    source, condition = failed
+    if first is None or condition.reason == "DeadlineExceeded":
+        return _build_end(scene, explain_failure(scene, condition, source), condition.at, None)
+    return _build_end(scene, explain_rank(first), condition.at, first)
+
+
+def _build_end(scene: Scene, reason: Reason, at: datetime | None, rank: Rank | None) -> End:
+    return End(
+        State.FAILED,
+        at or scene.now,
+        reason.cause or Cause.UNKNOWN,
+        reason.detail,
+        reason.evidence,
+        derive_failed_rank(rank) if rank is not None else None,
+    )
+
+
+def _find_limit(scene: Scene) -> End | None:
+    """Ends that nothing on the cluster calls one: preempted too often, and what Kueue gave up."""
+    standing, most = scene.workload, scene.submission.spec.max_preemptions
+    evicted = standing.evicted
+    if most is not None and standing.preemptions > most:
+        detail = f"preempted {standing.preemptions} times; its spec allows {most}"
+        proof = Evidence(standing.object, "status.schedulingStats.evictions", f"Preempted: {standing.preemptions}")
+        at = evicted.at if evicted is not None else None
+        return End(State.FAILED, at or scene.now, Cause.PREEMPTED, detail, (proof,))
+    if evicted is None or not standing.is_kueues_own_hold:
+        return None
+    proof = Evidence(standing.object, words.EVICTED, f"{evicted.reason}: {evicted.message}", evicted.at)
+    is_refusal = evicted.reason == "DeactivatedDueToAdmissionCheck"
+    cause = Cause.NO_CAPACITY if is_refusal else Cause.TIMEOUT
+    return End(State.FAILED, evicted.at or scene.now, cause, f"Kueue gave it up: {evicted.message}", (proof,))

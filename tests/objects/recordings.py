@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the recorded objects. Whatever turns objects into something is tested with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
+
+FOLDER = Path(__file__).parent
+JOB = "0000000000000000000000000a"
+"""Of objects that were recorded without the label that `start` puts on them."""
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One file.
+
+    :ivar story: what was going on, from the file's first line.
+    :ivar now: when it was recorded: no object knows a later moment.
+    """
+
+    version: str
+    name: str
+    story: str
+    objects: tuple[Manifest, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.version}/{self.name}"
+
+    @property
+    def now(self) -> datetime:
+        return max(find_stamps(self.objects), default=datetime(2026, 1, 1, tzinfo=UTC))
+
+    def object_set(self, trainjob: str = "") -> ObjectSet:
+        """All objects of one submission.
+
+        :param trainjob: its name, where a file shows several.
+        """
+        return build_object_set(self.objects, trainjob)
+
+
+def load_recordings() -> list[Recording]:
+    """All of them, in the order of their paths."""
+    return [_load(path) for path in sorted(FOLDER.glob("*/*.yaml"))]
+
+
+def build_object_set(objects: tuple[Manifest, ...] | list[Manifest], trainjob: str = "") -> ObjectSet:
+    """Sort objects into their places, as whoever fetches them does."""
+    by_kind = _sort_by_kind(objects)
+    found = [one for one in by_kind.get("TrainJob", []) if trainjob in ("", fields.name(one))]
+    name = trainjob or (fields.name(found[0]) if found else "")
+
+    def is_of(one: Manifest) -> bool:
+        return not trainjob or fields.label(one, words.JOBSET_NAME_LABEL) == name
+
+    workloads = [one for one in by_kind.get("Workload", []) if not trainjob or fields.has_controller(one, _uid(found))]
+    jobsets = [one for one in by_kind.get("JobSet", []) if not trainjob or fields.name(one) == name]
+    return ObjectSet(
+        namespace=fields.text(objects[0], "metadata", "namespace") if objects else "",
+        trainjob=_label(found[0]) if found else None,
+        workload=next(iter(workloads), None),
+        jobset=next(iter(jobsets), None),
+        runtime=next(iter(by_kind.get("TrainingRuntime", [])), None),
+        ledger=next(iter(by_kind.get("ConfigMap", [])), None),
+        jobs=tuple(one for one in by_kind.get("Job", []) if is_of(one)),
+        pods=tuple(one for one in by_kind.get("Pod", []) if is_of(one)),
+        events=tuple(by_kind.get("Event", [])),
+        cluster_queue=next(iter(by_kind.get("ClusterQueue", [])), None),
+        nodes=tuple(by_kind.get("Node", [])),
+    )
+
+
+def find_stamps(value: object) -> Iterator[datetime]:
+    """Every moment that is written somewhere, but those that lie ahead of whoever wrote them."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key not in ("deletionTimestamp", "notAfter", "requeueAt"):
+                yield from find_stamps(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from find_stamps(part)
+    elif isinstance(value, str) and len(value) >= 20 and value[4:5] == "-" and value[10:11] == "T":
+        stamp = fields.parse_time(value)
+        if stamp is not None:
+            yield stamp
+
+
+def _load(path: Path) -> Recording:
+    text = path.read_text()
+    story = text.partition("\n")[0].lstrip("# ")
+    return Recording(path.parent.name, path.stem, story, tuple(yaml.safe_load(text)))
+
+
+def _sort_by_kind(objects: tuple[Manifest, ...] | list[Manifest]) -> dict[str, list[Manifest]]:
+    found: dict[str, list[Manifest]] = {}
+    for one in objects:
+        found.setdefault(fields.text(one, "kind"), []).append(one)
+    return found
+
+
+def _uid(found: list[Manifest]) -> str:
+    return fields.uid(found[0]) if found else ""
+
+
+def _label(trainjob: Manifest) -> Manifest:
+    labels = {words.JOB_LABEL: JOB, words.SUBMISSION_LABEL: "1"} | fields.texts(trainjob, "metadata", "labels")
+    return {**trainjob, "metadata": {**trainjob["metadata"], "labels": labels}}
