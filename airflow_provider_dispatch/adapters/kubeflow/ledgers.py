@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and changes the ledger of a job by compare-and-swap. `stop` calls it; the controller has its own hand on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import Patch
+from airflow_provider_dispatch.adapters.kubeflow.model.ledger import (
+    Ledger,
+    build_ledger,
+    build_ledger_data,
+    build_ledger_name,
+    read_ledger,
+)
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import CONFIG_MAPS
+from airflow_provider_dispatch.core.identity import JobID
+
+
+async def fetch_ledger(client: KubeClient, namespace: str, job: JobID) -> Ledger:
+    """What is remembered of a job."""
+    return read_ledger(await client.get(CONFIG_MAPS, build_ledger_name(job), namespace))
+
+
+async def change_ledger(client: KubeClient, namespace: str, job: JobID, change: Callable[[Ledger], Ledger]) -> Ledger:
+    """The ledger after the change; made when it is missing, left alone when the change changes nothing."""
+    while True:
+        config_map = await client.get(CONFIG_MAPS, build_ledger_name(job), namespace)
+        before = read_ledger(config_map)
+        after = change(before)
+        if build_ledger_data(after) == build_ledger_data(before):
+            return after
+        try:
+            if config_map is None:
+                await client.create(CONFIG_MAPS, build_ledger(job, after), namespace)
+            else:
+                await client.patch(CONFIG_MAPS, fields.name(config_map), _build_patch(config_map, after), namespace)
+        except (AlreadyExistsError, StaleObjectError, ObjectGoneError):
+            continue
+        return after
+
+
+def _build_patch(config_map: fields.Raw, ledger: Ledger) -> Patch:
+    version = fields.text(config_map, "metadata", "resourceVersion")
+    return [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+        {"op": "add", "path": "/data", "value": build_ledger_data(ledger)},
+    ]
