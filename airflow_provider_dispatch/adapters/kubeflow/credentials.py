@@ -60,7 +60,7 @@ async def _load_kubeconfig(configuration: Configuration, settings: KubeflowSetti
                 paths, context=settings.context, client_configuration=configuration, persist_config=False
             )
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise UnavailableError(f"the credentials of {paths} can't be renewed now ({error or 'no answer'})") from error
+        raise UnavailableError(f"the credentials of {paths} can't be renewed now ({error})") from error
     except kubernetes_config.ConfigException as error:
         field = "context" if settings.context is not None and settings.context in str(error) else "kubeconfig"
         raise SpecError(field, f"can't be used: {cut_text(str(error))}", paths) from error

@@ -269,7 +269,8 @@ async def _build_auth_headers(call: Call, settings: ConnectionSettings) -> dict[
         auth = await settings.auth_settings()
     except (OSError, ValueError, LookupError) as error:
         raise UnavailableError(f"can't {call}: the credentials can't be read ({error})") from error
-    return {item["key"]: item["value"] for item in auth.values() if item["in"] == "header" and item["value"]}
+    # A token that was read from a file may end with a line feed.
+    return {item["key"]: item["value"].strip() for item in auth.values() if item["in"] == "header" and item["value"]}
 
 
 def _needs_new_session(old: ConnectionSettings, new: ConnectionSettings) -> bool:
