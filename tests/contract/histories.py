@@ -13,6 +13,8 @@ from datetime import timedelta
 from itertools import pairwise
 from random import Random
 
+import pytest
+
 from airflow_provider_dispatch.core.holds import Hold
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
@@ -24,7 +26,13 @@ from tests.contract.stage import Stage, new_job, soon
 QUEUES = {"q": {"cpu": "3"}}
 BEHAVIOURS = (("run",), ("stubborn",), ("slow", "0.2"), ("forks",), ("run",))
 PRIORITIES = ("low", "normal", "high")
+SLICES_IN_MAKE_TEST = 3
 REFUSALS = (RefusedError, ConflictError, JobNotFoundError)
+
+
+def slices(count: int) -> list[object]:
+    """Numbers of the parts that the histories are played in; the first few are enough for every change at the desk."""
+    return [pytest.param(n, marks=[] if n < SLICES_IN_MAKE_TEST else pytest.mark.matrix) for n in range(count)]
 
 
 @dataclass(slots=True)

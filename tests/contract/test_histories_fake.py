@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from airflow_provider_dispatch.testing.fake_adapter import FakeAdapter
-from tests.contract.histories import QUEUES, History, check_records
+from tests.contract.histories import QUEUES, History, check_records, slices
 from tests.contract.stage_fake import FakeStage
 
 HISTORIES = 5_000
@@ -36,7 +36,7 @@ async def play(stage: FakeStage, seed: int) -> None:
         await stage.tear_down()
 
 
-@pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.parametrize("part", slices(SLICES))
 def test_no_history_breaks_a_promise(part: int) -> None:
     async def scenario() -> int:
         seeds = range(part, HISTORIES, SLICES)

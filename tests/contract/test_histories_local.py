@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tests.contract.histories import QUEUES, History, check_records
+from tests.contract.histories import QUEUES, History, check_records, slices
 from tests.contract.stage_local import LocalStage
 
 HISTORIES = 200
@@ -29,7 +29,7 @@ async def play(folder: Path, seed: int) -> None:
         await stage.tear_down()
 
 
-@pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.parametrize("part", slices(SLICES))
 def test_no_history_breaks_a_promise(part: int, tmp_path: Path) -> None:
     async def scenario() -> int:
         seeds = list(range(part, HISTORIES, SLICES))
