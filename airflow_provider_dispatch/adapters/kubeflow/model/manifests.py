@@ -55,7 +55,9 @@ def build_trainjob(request: StartRequest, terms: Terms) -> Object:
         labels[words.QUEUE_LABEL] = terms.queue
     if terms.priority_class:
         labels[words.PRIORITY_LABEL] = terms.priority_class
-    gates = [words.GATE] if request.not_before is None else [words.GATE, words.NOT_BEFORE_GATE]
+    # Without Kueue nothing reads the second gate: whoever resumes the job looks at the time itself.
+    is_deferred = request.not_before is not None and bool(terms.queue)
+    gates = [words.GATE, words.NOT_BEFORE_GATE] if is_deferred else [words.GATE]
     annotations = build_annotations(request) | {words.ADMISSION_GATED_BY: ",".join(gates)}
     return {
         "apiVersion": TRAINJOBS.api_version,

@@ -104,7 +104,7 @@ def _explain_role(queue: str, group: _Group, requests: Mapping[str, RoleRequest]
         ]
         if needed and {flavor for flavor, *_ in misfits} == set(group.flavors):
             told = (
-                f"{format_quantity(resource, most)} {resource} in {flavor} (it needs {format_quantity(resource, amount)})"
+                f"{format_quantity(resource, most)} of {format_quantity(resource, amount)} {resource} in {flavor}"
                 for flavor, resource, amount, most in misfits
             )
             return f"role {role} fits no flavor of queue {queue}, which can give at most {', '.join(told)}"

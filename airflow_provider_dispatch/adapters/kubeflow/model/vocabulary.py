@@ -81,6 +81,9 @@ PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 """On the Workload: UID of the TrainJob. The right server-side selector."""
 
+KUEUE_PATCH_MANAGER = "kueue.x-k8s.io/manager"
+"""Kueue's own item of ``spec.runtimePatches``, added by its webhook (pkg/controller/jobs/trainjob)."""
+
 QUOTA_RESERVED = "QuotaReserved"
 ADMITTED = "Admitted"
 EVICTED = "Evicted"

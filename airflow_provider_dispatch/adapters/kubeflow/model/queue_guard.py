@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether our admission check and its controller stand between a queue and an admission.
+
+Preflight and `start` judge by it what they have read. Pure: nothing is asked here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue and what stands between it and an admission by us.
+
+    :param local_queue: None when there is none of that name.
+    :param check: our AdmissionCheck.
+    :param lease: the controller's heartbeat.
+    """
+
+    name: str
+    local_queue: Raw | None = None
+    cluster_queue: Raw | None = None
+    check: Raw | None = None
+    lease: Raw | None = None
+
+
+def describe_lease(lease: Raw | None, now: datetime) -> tuple[bool, str]:
+    """Whether the controller's heartbeat is fresh, and what was seen of it."""
+    if lease is None:
+        return False, "there is no such Lease: the controller has never run"
+    renewed, holder = fields.moment(lease, "spec", "renewTime"), fields.text(lease, "spec", "holderIdentity")
+    if renewed is None or not holder:
+        return False, "nobody holds the Lease: the controller doesn't run"
+    # Clocks of two machines disagree a little, and a busy controller renews late.
+    patience = max(30, 2 * fields.number(lease, "spec", "leaseDurationSeconds"))
+    age = (now - renewed).total_seconds()
+    return age <= patience, f"held by {holder}, renewed {age:.0f} s ago"
+
+
+def explain_unguarded(view: QueueView, check: str) -> str | None:
+    """Why jobs of this queue would be admitted unjudged or not at all; None when our check guards it."""
+    queue = view.cluster_queue
+    if view.local_queue is None:
+        return f"there is no LocalQueue {view.name} in this namespace"
+    if queue is None:
+        missing = fields.text(view.local_queue, "spec", "clusterQueue")
+        return f"ClusterQueue {missing} of LocalQueue {view.name} is missing"
+    listed = fields.items(queue, "spec", "admissionChecksStrategy", "admissionChecks")
+    ours = next((entry for entry in listed if fields.text(entry, "name") == check), None)
+    name = f"ClusterQueue {fields.name(queue)}"
+    if ours is None:
+        return f"{name} doesn't list AdmissionCheck {check}"
+    if fields.dig(ours, "onFlavors"):
+        return f"{name} limits AdmissionCheck {check} to some flavors; take onFlavors away"
+    if others := [fields.text(entry, "name") for entry in listed if entry is not ours]:
+        return f"{name} lists other checks beside ours: {', '.join(others)}"
+    return _explain_check(view.check, check)
+
+
+def _explain_check(check: Raw | None, name: str) -> str | None:
+    if check is None:
+        return f"there is no AdmissionCheck {name}"
+    controller = fields.text(check, "spec", "controllerName")
+    if controller != words.CONTROLLER_NAME:
+        return f"AdmissionCheck {name} is {controller}'s, not {words.CONTROLLER_NAME}'s"
+    active = fields.conditions(check).get("Active")
+    if active is None or not active.is_true:
+        said = (active.message or active.reason) if active is not None else "its controller has never seen it"
+        return f"AdmissionCheck {name} is not active: {said}"
+    return None
