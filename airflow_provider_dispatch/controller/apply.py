@@ -45,6 +45,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     Resource,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_ref, read_submission_number
+from airflow_provider_dispatch.adapters.kubeflow.runtimes import patch_trainjob
 from airflow_provider_dispatch.controller.cache import ObjectCache, place
 from airflow_provider_dispatch.controller.events import Decision, Journal
 from airflow_provider_dispatch.controller.lease import LeaseKeeper
@@ -98,9 +99,11 @@ class Writer:
         if not patch:
             return raw
         self.require_lease()
-        written = await self._client.patch(
-            resource, fields.name(raw), patch, place(raw) or None, subresource=subresource
-        )
+        name, namespace = fields.name(raw), place(raw) or None
+        if resource is TRAINJOBS and isinstance(patch, list):
+            written = await patch_trainjob(self._client, raw, patch)
+        else:
+            written = await self._client.patch(resource, name, patch, namespace, subresource=subresource)
         self._cache.note(resource, written)
         return written
 
@@ -119,7 +122,7 @@ class Writer:
                 patch = hold_record.build_hold_patch(trainjob, book, is_suspended=False if resume else None)
                 await self.patch(TRAINJOBS, trainjob, patch)
                 held = ", ".join(f"{hold.instance} ({hold.key})" for hold in book.active) or "nobody"
-                self._journal.tell(trainjob, Decision.HOLDS_WRITTEN, f"held by {held}")
+                self._journal.tell(trainjob, Decision.HOLDS_CHANGED, f"held by {held}")
             case SuspendTrainJob():
                 await self.annotate(trainjob, {}, {"suspend": True})
                 self._journal.tell(trainjob, Decision.SUSPENDED, "the job is held")
@@ -231,9 +234,8 @@ class Writer:
             identity = Identity(job, read_submission_number(trainjob), attempt, lift.a, lift.j)
             async with self._room:
                 self.require_lease()
-                await self._client.patch(
-                    PODS, lift.name, build_lift_patch(pod, lift, identity.attempt_id), lift.namespace
-                )
+                patch = build_lift_patch(pod, lift, identity.attempt_id)
+                self._cache.note(PODS, await self._client.patch(PODS, lift.name, patch, lift.namespace))
             created = fields.moment(pod, "metadata", "creationTimestamp")
             if created is not None:
                 self._journal.metrics.lift_seconds.observe(max(0.0, (self._wall() - created).total_seconds()))
@@ -243,7 +245,7 @@ class Writer:
         if len(failures) < len(lifts):
             epoch = lifts[0].epoch
             note = f"{len(lifts) - len(failures)} of {len(lifts)} pods start under epoch {epoch}"
-            self._journal.tell(trainjob, Decision.PODS_LIFTED, note)
+            self._journal.tell(trainjob, Decision.STARTED, note)
         for failure in sorted(failures, key=lambda failure: isinstance(failure, AdapterError)):
             raise failure
 

@@ -76,8 +76,11 @@ class ObjectCache:
         self._tell(kind, raw)
 
     def note(self, kind: Resource, raw: Raw) -> None:
-        """An object as we have just written it; kinds that are not watched are passed over."""
-        if kind in self._objects:
+        """An object as we have just written or read it.
+
+        One that the watch doesn't know is passed over: it may be deleted already, and nothing would take it out again.
+        """
+        if fields.uid(raw) in self._objects.get(kind, {}):
             self.put(kind, raw)
 
     def remove(self, kind: Resource, raw: Raw, *, is_final: bool = True) -> None:

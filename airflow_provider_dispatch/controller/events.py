@@ -10,47 +10,46 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import EVENTS, TRAINJOBS
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import EVENTS
+from airflow_provider_dispatch.adapters.kubeflow.recording import build_event
 from airflow_provider_dispatch.controller.cache import place
 from airflow_provider_dispatch.controller.metrics import Metrics
-from airflow_provider_dispatch.exceptions import AdapterError, cut_text
+from airflow_provider_dispatch.exceptions import AdapterError
 
 MOST_WAITING = 1000
-LONGEST_NOTE = 1000
 _log = logging.getLogger(__name__)
 
 
 class Decision(StrEnum):
-    """Reasons of our Events, and kinds of decisions in the metrics."""
+    """Kinds of decisions, in Events and metrics."""
 
-    ADMISSION_RAISED = "AdmissionRaised"
-    CHECK_READY = "CheckReady"
-    CHECK_WAITS = "WaitingForOldPods"
-    CHECK_RETRY = "QuotaGivenBack"
-    EXECUTION_RECORDED = "ExecutionRecorded"
-    PODS_JOINED = "PodsJoined"
-    DEATHS_NOTED = "DeathsNoted"
-    PODS_LIFTED = "PodsLifted"
-    HOLDS_WRITTEN = "HoldsChanged"
-    WORKLOAD_HELD = "WorkloadDeactivated"
-    WORKLOAD_RELEASED = "WorkloadActivated"
-    SUSPENDED = "Suspended"
-    RESUMED = "Resumed"
-    OWNER_REPAIRED = "OwnerRepaired"
-    RUNTIME_RESTORED = "RuntimeRestored"
-    GATE_OPENED = "GateOpened"
-    ENDED = "EndNoted"
-    STATE_NOTED = "StateNoted"
+    ADMISSION_RAISED = "admission-raised"
+    CHECK_READY = "check-ready"
+    CHECK_WAITS = "check-waits"
+    CHECK_RETRY = "quota-given-back"
+    RECORDED = "execution-recorded"
+    DEATHS_NOTED = "deaths-noted"
+    STARTED = "started"
+    HOLDS_CHANGED = "holds-changed"
+    WORKLOAD_HELD = "workload-deactivated"
+    WORKLOAD_RELEASED = "workload-activated"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    OWNER_REPAIRED = "owner-repaired"
+    RUNTIME_RESTORED = "runtime-restored"
+    GATE_OPENED = "time-gate-opened"
+    ENDED = "ended"
+    STATE_NOTED = "state-noted"
 
 
-QUIET_DECISIONS = frozenset({Decision.STATE_NOTED, Decision.DEATHS_NOTED, Decision.ENDED})
+QUIET_DECISIONS = frozenset({Decision.STATE_NOTED, Decision.DEATHS_NOTED, Decision.RECORDED})
 """Counted, but no news for people: the objects tell them already."""
 
 
@@ -90,28 +89,7 @@ class Journal:
 
     def _build(self, trainjob: Raw, decision: Decision, note: str) -> dict[str, object]:
         self._counter += 1
-        now = self._wall().astimezone(UTC)
-        stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
-        # The name must not repeat after a restart, which the time sees to, nor within one moment.
-        name = f"{fields.name(trainjob)}.{int(now.timestamp() * 1e6):x}{self._counter:x}"
-        return {
-            "apiVersion": EVENTS.api_version,
-            "kind": EVENTS.kind,
-            "metadata": {"name": name, "namespace": place(trainjob)},
-            "involvedObject": {
-                "apiVersion": TRAINJOBS.api_version,
-                "kind": TRAINJOBS.kind,
-                "name": fields.name(trainjob),
-                "namespace": place(trainjob),
-                "uid": fields.uid(trainjob),
-            },
-            "type": "Normal",
-            "reason": str(decision),
-            "message": cut_text(note, LONGEST_NOTE),
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-            "source": {"component": words.CONTROLLER_NAME},
-            "reportingComponent": words.CONTROLLER_NAME,
-            "reportingInstance": self._reporter[:128],
-        }
+        now = self._wall()
+        key = f"{self._reporter}/{now.timestamp()}/{self._counter}"
+        event = build_event(trainjob, decision, note, at=now, key=key)
+        return event | {"reportingComponent": words.CONTROLLER_NAME, "reportingInstance": self._reporter[:128]}

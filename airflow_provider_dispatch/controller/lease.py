@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -95,22 +95,24 @@ class LeaseKeeper:
             return None
         return await self._client.patch(LEASES, self.terms.name, self._build_claim(lease), self.terms.namespace)
 
-    async def keep(self, stop: asyncio.Event) -> None:
-        """Take and renew until *stop*; tells the log when the Lease comes and goes."""
+    async def keep(
+        self, tell: Callable[[bool], object], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """Take and renew until cancelled.
+
+        :param tell: called after each attempt with whether the Lease is held.
+        """
         was_held = False
-        while not stop.is_set():
+        while True:
             try:
-                held = await self.attempt()
+                await self.attempt()
             except AdapterError as error:
                 _log.warning("the Lease can't be renewed now: %s", error)
-                held = self.is_held
-            if held != was_held:
-                _log.info("%s %s the Lease", self.terms.identity, "holds" if held else "doesn't hold")
-            was_held = held
-            try:
-                await asyncio.wait_for(stop.wait(), self.terms.renew_seconds)
-            except TimeoutError:
-                continue
+            if self.is_held != was_held:
+                was_held = self.is_held
+                _log.info("%s %s the Lease", self.terms.identity, "holds" if was_held else "doesn't hold")
+            tell(was_held)
+            await sleep(self.terms.renew_seconds)
 
     async def release(self) -> None:
         """Give the Lease up, so that another replica needn't wait for its end."""

@@ -25,6 +25,7 @@ class WorkQueue:
         self._heap: list[tuple[float, str]] = []
         self._taken: set[str] = set()
         self._changed = asyncio.Event()
+        self._is_closed = False
 
     @property
     def depth(self) -> int:
@@ -40,9 +41,9 @@ class WorkQueue:
             heapq.heappush(self._heap, (due, key))
             self._changed.set()
 
-    async def take(self) -> str:
-        """Wait for the next key; the taker calls :meth:`finish` when it is done with it."""
-        while True:
+    async def take(self) -> str | None:
+        """Wait for the next key; the taker calls :meth:`finish` when it is done with it. None once closed."""
+        while not self._is_closed:
             self._changed.clear()
             key, pause = self._pop()
             if key is not None:
@@ -51,6 +52,13 @@ class WorkQueue:
                 await asyncio.wait_for(self._changed.wait(), pause)
             except TimeoutError:
                 continue
+        self._changed.set()
+        return None
+
+    def close(self) -> None:
+        """Let nobody take anything any more."""
+        self._is_closed = True
+        self._changed.set()
 
     def finish(self, key: str) -> None:
         """Give the key back; what was added meanwhile can be taken."""

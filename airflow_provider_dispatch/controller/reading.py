@@ -113,7 +113,9 @@ class SituationReader:
         self._ledgers[job] = ledger
         if trainjob is None or fields.uid(trainjob) != uid:
             return None
-        self._cache.put(TRAINJOBS, trainjob)
+        for kind, raw in ((TRAINJOBS, trainjob), (WORKLOADS, workload), (JOBSETS, jobset)):
+            if raw is not None:
+                self._cache.note(kind, raw)
         if jobset is not None and owner_uid(jobset) != uid:
             jobset = None
         pods = await self._client.list(PODS, where, labels=f"{words.JOB_LABEL}={job[1]}")
@@ -131,6 +133,24 @@ class SituationReader:
         listed = await self._client.list(WORKLOADS, namespace, labels=f"{words.JOB_UID_LABEL}={uid}")
         owned = [raw for raw in listed.items if owner_uid(raw) == uid]
         return min(owned, key=fields.is_deleting, default=None)
+
+    async def reread(self, situation: Situation) -> Situation | None:
+        """The same with TrainJob and Workload read anew; None when the TrainJob is gone."""
+        uid, name = fields.uid(situation.trainjob), fields.name(situation.trainjob)
+        trainjob, workload = await asyncio.gather(
+            self._client.get(TRAINJOBS, name, situation.namespace), self._reread_workload(situation)
+        )
+        if trainjob is None or fields.uid(trainjob) != uid:
+            return None
+        return self._build(
+            trainjob, workload, situation.jobset, situation.ledger_object, pods=situation.pods, is_fresh=True
+        )
+
+    async def _reread_workload(self, situation: Situation) -> Raw | None:
+        if situation.workload is None:
+            return None
+        found = await self._client.get(WORKLOADS, fields.name(situation.workload), situation.namespace)
+        return found if found is not None and fields.uid(found) == fields.uid(situation.workload) else None
 
     def remember_ledger(self, trainjob: Raw, ledger: Raw) -> None:
         """Keep what was written."""

@@ -7,7 +7,7 @@ The loop calls it with what it has read. Nothing here decides: it says what an o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import cast, get_args
 
 from airflow_provider_dispatch.adapters.kubeflow.model import fields, hold_record
@@ -35,7 +35,6 @@ def build_trainjob_view(trainjob: Raw, jobset: Raw | None) -> TrainJobView:
 
     :raises ProtocolError: an annotation that can't be read: believed empty it would start over living pods.
     """
-    is_gated = words.GATE in fields.annotation(trainjob, words.ADMISSION_GATED_BY).split(",")
     return TrainJobView(
         uid=fields.uid(trainjob),
         resource_version=fields.text(trainjob, "metadata", "resourceVersion"),
@@ -48,7 +47,7 @@ def build_trainjob_view(trainjob: Raw, jobset: Raw | None) -> TrainJobView:
         is_finished=has_ended(trainjob),
         is_stopping=fields.is_deleting(trainjob) or bool(fields.annotation(trainjob, words.STOP_ANNOTATION)),
         is_plain=not fields.label(trainjob, words.QUEUE_LABEL),
-        is_gated=is_gated,
+        is_gated=bool(fields.annotation(trainjob, words.ADMISSION_GATED_BY)),
         jobset_uid=fields.uid(jobset) or None if jobset is not None and not fields.is_deleting(jobset) else None,
         restart=fields.number(jobset, "status", "restarts"),
     )
@@ -175,12 +174,6 @@ def build_ledger_view(ledger: Ledger) -> LedgerView:
     :raises ProtocolError: its record can't be read.
     """
     return LedgerView(ledger.submission, read_record(ledger.record).unproven)
-
-
-def derive_next_moment(trainjob: TrainJobView, not_before: datetime | None) -> datetime | None:
-    """When time alone gives the controller something to do for a job."""
-    moments = [hold.until for hold in trainjob.holds.active if hold.until is not None]
-    return min((*moments, *((not_before,) if not_before is not None else ())), default=None)
 
 
 def _read_check_state(entry: Raw | None) -> CheckState | None:

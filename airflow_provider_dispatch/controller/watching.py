@@ -26,7 +26,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
 from airflow_provider_dispatch.controller.cache import ObjectCache
 from airflow_provider_dispatch.controller.metrics import Metrics
 from airflow_provider_dispatch.controller.queue import BackOff
-from airflow_provider_dispatch.exceptions import AdapterError
+from airflow_provider_dispatch.exceptions import AdapterError, CapabilityError
 
 SELECTORS = {
     TRAINJOBS: words.JOB_LABEL,
@@ -36,6 +36,9 @@ SELECTORS = {
     # Kueue copies no label of ours, and what others wait for matters too.
     WORKLOADS: "",
 }
+LONGEST_WATCH_SECONDS = 290
+"""The server ends a watch after this time, and the next goes on where it ended."""
+UNSERVED_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +56,7 @@ class WatchTarget:
 
 
 class CacheFeeder:
-    """One watch.
+    """One watch; *listed* is set once it has seen what there is.
 
     :param relist_seconds: after which it begins anew with a list, whatever the watch says.
     """
@@ -70,7 +73,7 @@ class CacheFeeder:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.target = target
-        self.has_listed = False
+        self.listed = asyncio.Event()
         self._client, self._cache, self._metrics = client, cache, metrics
         self._relist_seconds, self._monotonic, self._sleep = relist_seconds, monotonic, sleep
         self._back_off = BackOff(first_seconds=0.5, longest_seconds=30.0)
@@ -81,6 +84,12 @@ class CacheFeeder:
             try:
                 await self.list_and_watch()
                 self._back_off.reset("")
+            except CapabilityError as error:
+                # A cluster without Kueue: there is nothing to see, and nothing to wait for.
+                if not self.listed.is_set():
+                    _log.warning("%s aren't watched: %s", self.target.title, error)
+                self.listed.set()
+                await self._sleep(UNSERVED_SECONDS)
             except AdapterError as error:
                 pause = self._back_off.next_pause("")
                 _log.warning("watching %s breaks, beginning anew in %.1f s: %s", self.target.title, pause, error)
@@ -92,7 +101,7 @@ class CacheFeeder:
         self._metrics.watch_restarts.labels(resource.plural).inc()
         listed = await self._client.list(resource, namespace, labels=SELECTORS[resource])
         self._cache.replace(resource, namespace, listed.items)
-        self.has_listed = True
+        self.listed.set()
         until, version = self._monotonic() + self._relist_seconds, listed.resource_version
         while self._monotonic() < until:
             version = await self._follow(version, until)
@@ -117,7 +126,3 @@ class CacheFeeder:
                 elif event.type in ("ADDED", "MODIFIED"):
                     self._cache.put(resource, event.object)
         return version
-
-
-LONGEST_WATCH_SECONDS = 290
-"""The server ends a watch after this time, and the next goes on where it ended."""
