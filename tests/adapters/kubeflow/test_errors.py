@@ -59,13 +59,13 @@ def test_every_failure_of_the_connection_is_translated(kind, call):
 
 @pytest.mark.parametrize("call", [READ, CREATE, PATCH, DRY])
 @pytest.mark.parametrize("body", [b"", b"\xff<html>", b"[]", b'{"kind": "Status", "details": null, "message": 3}'])
-def test_every_answer_is_translated(call, code, body):
-    translated = errors.translate_answer(call, code, body, {})
-    assert isinstance(translated, AdapterError)
-    assert translated.is_retryable == (
-        code in {408, 410, 429} or code >= 500 or (code == 409 and call.method == "POST")
-    )
-    assert call.title in str(translated)
+def test_every_answer_is_translated(call, body):
+    passing = {408, 410, 429, *range(500, 1000)} | ({409} if call.method == "POST" else set())
+    for code in (0, *range(300, 600), 999):
+        translated = errors.translate_answer(call, code, body, {})
+        assert isinstance(translated, AdapterError)
+        assert translated.is_retryable == (code in passing)
+        assert call.title in str(translated)
 
 
 @pytest.mark.parametrize(
