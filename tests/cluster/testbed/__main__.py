@@ -17,9 +17,10 @@ from tests.cluster.testbed import pins
 from tests.cluster.testbed.build import Builder
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.image import ensure_images
-from tests.cluster.testbed.instance import Testbed, clear_crashed
+from tests.cluster.testbed.instance import Testbed, clear_crashed, find_containerd
 from tests.cluster.testbed.remote import AttachedBed, is_served, serve
 from tests.cluster.testbed.slots import SLOTS_FOLDER, Holder, Slot, find_held, lock_slot
+from tests.cluster.testbed.store import ensure_store
 
 DOWN_TIMEOUT_SECONDS = 60.0
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -35,7 +36,7 @@ def build(_: argparse.Namespace) -> None:
         builder.ensure_binary(binary)
     for manifests in (*pins.MANIFESTS.values(), pins.FAKE_NODE_MANIFESTS):
         builder.ensure_manifests(manifests)
-    ensure_images(builder)
+    ensure_store(builder, find_containerd(), ensure_images(builder))
 
 
 def up(_: argparse.Namespace) -> None:

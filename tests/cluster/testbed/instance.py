@@ -31,6 +31,7 @@ from tests.cluster.testbed.leftovers import NODE_NAMES, clear_instance, remove_f
 from tests.cluster.testbed.node import Node
 from tests.cluster.testbed.objects import build_shared_objects
 from tests.cluster.testbed.slots import SLOTS, Holder, SlotLock, has_foreign_addresses, lock_slot
+from tests.cluster.testbed.store import ensure_store
 from tests.cluster.testbed.supervisor import Supervisor
 
 WEBHOOK_PATIENCE_SECONDS = 20.0
@@ -156,7 +157,7 @@ class Testbed(Bed):
         if os.geteuid() != 0:
             raise TestbedError("the testbed needs root: it makes containers, mounts and networks")
         began = time.monotonic()
-        programs, manifests, images = self._build()
+        programs, manifests, store = self._build()
         self._report(f"all parts are built ({time.monotonic() - began:.0f} s)")
         began = time.monotonic()
         self._lock = self._take_slot()
@@ -164,18 +165,18 @@ class Testbed(Bed):
         self.folder = self._cache / "instances" / str(slot.number)
         self._layout = Layout(self.folder, slot, slot.find_ports(PORT_NAMES), programs, manifests)
         self._nodes = {name: Node(self._layout, name) for name in NODE_NAMES}
-        self._prepare_folder(self._lock)
+        self._prepare_folder(self._lock, store)
         self._supervisor = Supervisor(self._layout.logs)
-        self._start_all(images)
+        self._start_all()
         self._report(f"testbed {slot.number} is up ({time.monotonic() - began:.0f} s)")
 
-    def _build(self) -> tuple[dict[str, Path], dict[str, Path], list[Path]]:
+    def _build(self) -> tuple[dict[str, Path], dict[str, Path], Path]:
         self._builder.ensure_packages()
         programs = {name: self._builder.ensure_binary(binary) for name, binary in pins.BINARIES.items()}
         manifests = {name: self._builder.ensure_manifests(part) for name, part in pins.MANIFESTS.items()}
-        containerd = shutil.which("containerd")
-        assert containerd is not None
-        return programs | {"containerd": Path(containerd)}, manifests, ensure_images(self._builder)
+        containerd = find_containerd()
+        store = ensure_store(self._builder, containerd, ensure_images(self._builder))
+        return programs | {"containerd": containerd}, manifests, store
 
     def _take_slot(self) -> SlotLock:
         for number in range(SLOTS):
@@ -188,7 +189,7 @@ class Testbed(Bed):
             lock.close()
         raise TestbedError(f"all {SLOTS} slots for testbeds are taken on this machine")
 
-    def _prepare_folder(self, lock: SlotLock) -> None:
+    def _prepare_folder(self, lock: SlotLock, store: Path) -> None:
         remove_folder(self.folder)
         self.folder.mkdir(parents=True)
         lock.write_holder(Holder(self.folder, os.getpid(), self._is_background))
@@ -198,17 +199,17 @@ class Testbed(Bed):
         control_plane.ensure_bridge(self._layout)
         control_plane.write_credentials(self._layout)
         for node in self._nodes.values():
-            node.prepare()
+            node.prepare(store)
 
-    def _start_all(self, images: list[Path]) -> None:
-        """The nodes unpack their images, which is half of the time, while the control plane comes up."""
+    def _start_all(self) -> None:
+        """The nodes come up beside the controllers."""
         components = self.components
         components.start(control_plane.build_etcd(self._layout))
         components.start(control_plane.build_apiserver(self._layout))
         for node in self._nodes.values():
             components.start(node.build_containerd())
         with ThreadPoolExecutor() as pool:
-            futures = [pool.submit(self._start_node, node, images) for node in self._nodes.values()]
+            futures = [pool.submit(self._start_node, node) for node in self._nodes.values()]
             self._start_control_plane()
             for future in futures:
                 future.result()
@@ -230,11 +231,9 @@ class Testbed(Bed):
         controllers.apply_webhooks(layout, self.api)
         self.api.apply(*build_shared_objects(), patience_seconds=WEBHOOK_PATIENCE_SECONDS)
 
-    def _start_node(self, node: Node, images: list[Path]) -> None:
+    def _start_node(self, node: Node) -> None:
         containerd, kubelet = node.component_names
-        self.components.wait_ready(containerd)
-        node.import_images(images)
-        self.components.wait_ready("kube-apiserver")
+        self.components.wait_ready(containerd, "kube-apiserver")
         self.components.start(node.build_kubelet())
         self.components.wait_ready(kubelet)
         self._wait_node(node.name)
@@ -250,6 +249,13 @@ class Testbed(Bed):
         target = self._keep_logs_in / time.strftime("testbed-%Y%m%d-%H%M%S")
         shutil.copytree(self.folder / "log", target, dirs_exist_ok=True)
         self._report(f"the testbed's logs are in {target}")
+
+
+def find_containerd() -> Path:
+    """Of this machine: it comes from a package."""
+    found = shutil.which("containerd")
+    assert found is not None, "its package was seen to"
+    return Path(found)
 
 
 def clear_crashed(lock: SlotLock) -> bool:

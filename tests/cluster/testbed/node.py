@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.testbed import cgroups
-from tests.cluster.testbed.build import run_to_end
-from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.layout import Layout, answers
 from tests.cluster.testbed.leftovers import find_processes
 from tests.cluster.testbed.pins import PAUSE_IMAGE
+from tests.cluster.testbed.store import clone_store, containerd_answers
 from tests.cluster.testbed.supervisor import Component
 
 CNI_PROGRAMS = "/usr/lib/cni"
@@ -46,9 +44,10 @@ class Node:
         """Of containerd and kubelet, in the order in which they start."""
         return f"containerd-{self.name}", f"kubelet-{self.name}"
 
-    def prepare(self) -> None:
-        """Folders, settings and cgroups; both nodes share the network and the addresses in it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def prepare(self, store: Path) -> None:
+        """Folders, images, settings and cgroups; both nodes share the network and the addresses in it."""
+        self.folder.mkdir()
+        clone_store(store, self.folder / "containerd-root")
         cgroups.ensure(self.layout.slot.cgroup(self.name))
         network = self.layout.folder / "cni"
         network.mkdir(exist_ok=True)
@@ -59,7 +58,7 @@ class Node:
     def build_containerd(self) -> Component:
         settings = self.layout.settings / f"containerd-{self.name}.toml"
         argv = (self.layout.program("containerd"), "--config", str(settings))
-        return Component(self.component_names[0], argv, self._containerd_answers)
+        return Component(self.component_names[0], argv, partial(containerd_answers, self.socket))
 
     def build_kubelet(self) -> Component:
         flags = {
@@ -74,24 +73,11 @@ class Node:
         health = f"http://127.0.0.1:{self.layout.ports[f'kubelet-health-{self.name}']}/healthz"
         return Component(self.component_names[1], argv, partial(answers, health))
 
-    def import_images(self, archives: Iterable[Path]) -> None:
-        for archive in archives:
-            run_to_end(
-                ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
-            )
-
     def kill_pods(self) -> None:
         """End all containers and what watches over them, as a power cut would. Its containerd is gone already."""
         for pid in {*cgroups.find_pids(self.layout.slot.cgroup(self.name)), *find_processes(self.folder)}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    def _containerd_answers(self) -> bool:
-        try:
-            run_to_end(["ctr", "--address", str(self.socket), "--connect-timeout", "1s", "version"])
-        except TestbedError:
-            return False
-        return True
 
     def _build_network(self) -> dict[str, Any]:
         slot, folder = self.layout.slot, self.layout.folder

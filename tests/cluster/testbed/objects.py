@@ -6,13 +6,17 @@ Pure: builds manifests. Applied by the instance (the shared ones) and by the tes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tests.cluster.testbed.api import Manifest
 from tests.cluster.testbed.pins import TRAINER_IMAGE
 
 KUEUE_VERSION, TRAINER_VERSION = "kueue.x-k8s.io/v1beta2", "trainer.kubeflow.org/v1alpha1"
 FLAVOR, RUNTIME, LOCAL_QUEUE = "default-flavor", "dispatch-plain", "lq"
 ADMISSION_CHECK, CONTROLLER_NAME = "dispatch-admission", "dispatch.phpboyscout.uk/admission"
-PRIORITIES = {"low": 100, "high": 1000}
+PRIORITIES = {"low": 100, "normal": 500, "high": 1000}
+SLOT = "example.com/slot"
+"""An extended resource that both nodes have plenty of."""
 
 
 def build_shared_objects() -> list[Manifest]:
@@ -59,6 +63,21 @@ def build_runtime(name: str, *, image: str = TRAINER_IMAGE) -> Manifest:
 
 def build_namespace(name: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def build_quota_queue(namespace: str, name: str, quota: Mapping[str, str | int]) -> list[Manifest]:
+    """A LocalQueue of its own ClusterQueue, in which the more important job preempts the less important one.
+
+    :param quota: of any resources.
+    """
+    cluster_queue, local_queue = build_queue(namespace, name=name)
+    resources = [{"name": resource, "nominalQuota": str(amount)} for resource, amount in quota.items()]
+    group = {"coveredResources": list(quota), "flavors": [{"name": FLAVOR, "resources": resources}]}
+    unique = f"{namespace}-{name}"
+    cluster_queue["metadata"] = {"name": unique}
+    cluster_queue["spec"] |= {"resourceGroups": [group], "preemption": {"withinClusterQueue": "LowerPriority"}}
+    local_queue["spec"] = {"clusterQueue": unique}
+    return [cluster_queue, local_queue]
 
 
 def build_queue(

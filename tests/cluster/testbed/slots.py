@@ -58,7 +58,7 @@ class Slot:
         free = (port for port in range(first, first + PORTS_PER_SLOT) if is_free(port))
         try:
             return {name: next(free) for name in names}
-        except RuntimeError as error:
+        except StopIteration as error:
             raise TestbedError(f"not enough free ports from {first} to {first + PORTS_PER_SLOT}") from error
 
 
