@@ -73,6 +73,11 @@ class _Stop:
     def namespace(self) -> str:
         return self.settings.namespace
 
+    @property
+    def has_doubts(self) -> bool:
+        """The end of a pod is not proven; what the watch or the controller still brings may prove it."""
+        return bool(self.record.unproven or self.witness.lost)
+
 
 async def stop(
     client: KubeClient,
@@ -161,15 +166,16 @@ async def _remove_all(call: _Stop, inventory: Inventory) -> None:
     """Find and delete until only the ledger is left, then wait a moment for what is unproven."""
     waited = 0.0
     async with _watch_pods(call, inventory.pods_version) as has_changed:
-        while list(inventory) or (waited < PROOF_SECONDS and (call.record.unproven or call.witness.lost)):
-            waited += 0.0 if list(inventory) else PASS_SECONDS
+        while list(inventory) or (call.has_doubts and waited < PROOF_SECONDS):
             has_changed.clear()
             try:
                 await _delete(call, inventory)
                 inventory = await _look_again(call)
             except UnavailableError as error:
                 _log.warning("the stop of job %s goes on: %s", call.job, error)
-            await _pause(has_changed)
+            if list(inventory) or call.has_doubts:
+                waited += 0.0 if list(inventory) else PASS_SECONDS
+                await _pause(has_changed)
 
 
 async def _look_again(call: _Stop) -> Inventory:
@@ -212,6 +218,7 @@ async def _watch_pods(call: _Stop, version: str) -> AsyncIterator[asyncio.Event]
                         call.witness.note(PODS, event.object)
 
     watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
     try:
         yield has_changed
     finally:

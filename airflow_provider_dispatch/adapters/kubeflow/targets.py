@@ -8,7 +8,6 @@ from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINJOBS, WORKLOADS
-from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_plain as is_plain
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_job_id, read_submission_number
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.core.identity import JobID, parse_job_id

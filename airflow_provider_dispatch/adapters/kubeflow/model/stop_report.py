@@ -100,8 +100,8 @@ def build_stop_report(job: JobID, witness: Witness, unproven: Iterable[RecordedP
     :param unproven: pods of the ledger that aren't proven dead.
     """
     alive = {uid: _describe_left(raw) for uid, (_, raw) in witness.seen.items() if uid not in witness.gone}
-    lost = {fields.uid(pod): _report_lost(fields.name(pod), _node_of(pod)) for pod in witness.lost}
-    lost |= {pod.uid: _report_lost(pod.name, pod.node or "") for pod in unproven if pod.uid not in alive}
+    lost = {pod.uid: _report_lost(pod.name, pod.node or "") for pod in unproven if pod.uid not in alive}
+    lost |= {fields.uid(pod): _report_lost(fields.name(pod), _node_of(pod)) for pod in witness.lost}
     reports: Mapping[str, list[ObjectReport]] = {"stopped": [], "alive": [], "unproven": list(lost.values())}
     for uid, (resource, raw) in witness.seen.items():
         name = f"{resource.kind} {fields.name(raw)}"
