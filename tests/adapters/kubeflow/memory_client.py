@@ -270,7 +270,12 @@ def _apply_json_patch(old: Object, patch: Sequence[Mapping[str, Any]]) -> Object
         *path, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
         place: Any = new
         for part in path:
-            place = place[int(part)] if isinstance(place, list) else place.get(part)
+            if isinstance(place, list):
+                place = place[int(part)] if int(part) < len(place) else None
+            else:
+                place = place.get(part)
+            if place is None and step["op"] == "test":
+                raise StaleObjectError(f"json patch: {step['path']} is not as expected")
             if place is None:
                 raise RefusedError(f"json patch: no such path {step['path']}")
         _apply_step(place, last, step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -178,7 +179,7 @@ def test_what_could_replace_one_rank_or_remove_evidence_is_taken_out() -> None:
 
 
 def test_what_the_runtime_gives_its_pods_stays() -> None:
-    given = {
+    given: dict[str, Any] = {
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "nodeSelector": {"pool": "a"},
         "volumes": [{"name": "scratch", "emptyDir": {}}],
