@@ -3,7 +3,8 @@
 
 ``rank.py BEHAVIOUR [ARGUMENT]`` with ``CONTROL`` naming a folder. Behaviours are those of the fake's programs. It takes
 a lock per (job, role, rank) without blocking and reports an overlap itself: the proof that two executions never run at
-once comes from the ranks, not from whoever started them. Standard library alone, so that it starts fast.
+once comes from the ranks, not from whoever started them. Standard library alone, so that it starts fast. As the first
+process of a container, which no signal of its own ends, it plays init for another that behaves.
 """
 
 import fcntl
@@ -14,7 +15,7 @@ import sys
 import time
 
 NAME = "-".join(os.environ[key] for key in ("DISPATCH_JOB_ID", "DISPATCH_ROLE", "DISPATCH_RANK"))
-CONTROL = os.environ["CONTROL"]
+CONTROL = os.environ.get("CONTROL") or os.environ["DISPATCH_STATE_DIR"]
 
 
 def path(ending: str) -> str:
@@ -88,7 +89,22 @@ def behave(behaviour: str, arguments: list[str]) -> float | None:
     return float(arguments[0]) if behaviour == "run" and arguments else None
 
 
+def become_child() -> None:
+    """Return in a child; its parent hands TERM on, and ends as the child did."""
+    child = os.fork()
+    if child == 0:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    ended, status = os.wait()
+    while ended != child:  # an orphan that came to us
+        ended, status = os.wait()
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
 def main() -> None:
+    if os.getpid() == 1:
+        become_child()
     claim()
     report("env", json.dumps(dict(os.environ)))
     report("epochs", os.environ["DISPATCH_EPOCH"])

@@ -12,6 +12,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+import pytest
 
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, Hold, HoldRequest
@@ -25,6 +28,8 @@ from airflow_provider_dispatch.core.state import State
 
 ANN = Actor(ActorKind.HUMAN, "ann")
 PATIENCE = timedelta(seconds=20)
+CALL = timedelta(seconds=60)
+"""How long one call may take, on the slowest backend."""
 
 
 def new_job() -> JobID:
@@ -34,7 +39,19 @@ def new_job() -> JobID:
 
 def soon() -> datetime:
     """A deadline that a healthy call meets."""
-    return datetime.now(UTC) + PATIENCE
+    return datetime.now(UTC) + CALL
+
+
+class Difference(StrEnum):
+    """What a backend is declared not to do as the others do; scenarios ask before they look."""
+
+    NO_POSITION = "the scheduler doesn't tell a job's place in its queue"
+    NO_RESTARTS = "max_restarts is refused"
+    NO_UNTIL = "a hold's until is refused"
+    NO_QUEUES = "jobs name no queue"
+    KEEPS_ITS_NODES = "the machine is shared with other tests and isn't taken away here"
+    A_PATH_PER_POD = "the result path is the same in every pod, and each pod has a file system of its own"
+    OWN_WORDS = "reasons for waiting are the scheduler's own"
 
 
 class Stage(ABC):
@@ -46,6 +63,12 @@ class Stage(ABC):
     name: str
     grace = timedelta(seconds=1)
     blink = timedelta(milliseconds=600)
+    patience = PATIENCE
+    limit = timedelta(seconds=60)
+    """Of a whole scenario."""
+    slot = "slot"
+    """Name of a resource that is only counted."""
+    differences: frozenset[Difference] = frozenset()
 
     def __init__(self, queues: Mapping[str, Mapping[str, str | int]] | None = None) -> None:
         self.queues = queues
@@ -59,7 +82,7 @@ class Stage(ABC):
     async def _play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
         await self.set_up()
         try:
-            await asyncio.wait_for(scenario(self), 60)
+            await asyncio.wait_for(scenario(self), self.limit.total_seconds())
             assert self.overlaps() == []
         finally:
             await self.tear_down()
@@ -108,6 +131,12 @@ class Stage(ABC):
         """Wait for a state; fails with the last observation."""
         return await self.until(ref, lambda seen: seen.state in states)
 
+    def needs(self, *missing: Difference) -> None:
+        """Leave a scenario that is about what this backend is declared not to do."""
+        for difference in missing:
+            if difference in self.differences:
+                pytest.skip(f"{self.name}: {difference}")
+
     def owner(self, instance: str, deployment: str = "") -> Owner:
         """An owner that is a try of a task."""
         return Owner(deployment, "dag", "run", "train", -1, 1, instance)
@@ -129,6 +158,10 @@ class Stage(ABC):
     @abstractmethod
     def role(self, *behaviour: str, **fields: object) -> dict[str, object]:
         """Fields of a role whose ranks behave so: ``run``, ``exit N``, ``stubborn``, ``slow S``, ``missing``."""
+
+    def leader_address(self, ref: JobRef) -> str:
+        """What ranks see as the leader's address."""
+        return "127.0.0.1"
 
     def ready_command(self) -> list[str]:
         """A readiness check that passes once the rank was told ``ready``."""

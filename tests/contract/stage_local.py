@@ -3,25 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
 from airflow_provider_dispatch.adapters.registry import build_adapter
 from airflow_provider_dispatch.core.identity import JobID
-from airflow_provider_dispatch.core.job_ref import JobRef
-from airflow_provider_dispatch.core.observation import Observation
-from tests.contract.stage import PATIENCE, Stage
-
-RANK = Path(__file__).with_name("rank.py")
-LOOK = 0.01
+from tests.contract.stage_processes import RANK, ProcessStage, is_free, wait_until
 
 
 def find_agents(folder: Path) -> list[int]:
@@ -37,16 +29,7 @@ def find_agents(folder: Path) -> list[int]:
     return found
 
 
-async def wait_until(is_so: Callable[[], bool], what: str, patience: timedelta = PATIENCE) -> None:
-    """Look again and again, bounded."""
-    for _ in range(int(patience.total_seconds() / LOOK)):
-        if is_so():
-            return
-        await asyncio.sleep(LOOK)
-    raise AssertionError(f"never seen: {what}")
-
-
-class LocalStage(Stage):
+class LocalStage(ProcessStage):
     """Processes on this machine.
 
     :param folder: of this stage alone.
@@ -79,7 +62,7 @@ class LocalStage(Stage):
         await self.adapter.close()
         while find_agents(self.store):
             await self._kill_agents()
-        await wait_until(lambda: all(map(_is_free, self.control.glob("*.lock"))), "the end of the ranks")
+        await wait_until(lambda: all(map(is_free, self.control.glob("*.lock"))), "the end of the ranks")
 
     async def _kill_agents(self) -> None:
         # A watch may start the next agent at once: only the end of those that were found is waited for.
@@ -104,71 +87,17 @@ class LocalStage(Stage):
         path = '"$CONTROL/$DISPATCH_JOB_ID-$DISPATCH_ROLE-$DISPATCH_RANK.$DISPATCH_EPOCH.ready"'
         return ["/bin/sh", "-c", f"test -e {path}"]
 
-    async def until(self, ref: JobRef | JobID, is_there: Callable[[Observation], bool]) -> Observation:
-        """Watch."""
-        seen: Observation | None = None
-
-        async def look() -> Observation:
-            nonlocal seen
-            async for seen in self.adapter.watch([ref]):
-                if is_there(seen):
-                    return seen
-            raise AssertionError(f"the watch ended with {seen}")
-
-        try:
-            return await asyncio.wait_for(look(), PATIENCE.total_seconds())
-        except TimeoutError:
-            raise AssertionError(f"never seen; the last was {seen}") from None
-
-    async def tell(self, ref: JobRef, command: str, *, role: str = "node", rank: int = 0) -> None:
-        """Hand the rank a line, and wait until it has taken it."""
-        await self.tell_if_alive(ref, command, role=role, rank=rank)
-        path = self._path(ref, role, rank, "do")
-        await wait_until(lambda: not path.exists(), f"{role} {rank} doing {command!r}")
-
-    async def tell_if_alive(self, ref: JobRef, command: str, *, role: str = "node", rank: int = 0) -> None:
-        """The same without looking whether it is taken."""
-        path = self._path(ref, role, rank, "do")
-        draft = path.with_suffix(".draft")
-        draft.write_text(command)
-        draft.rename(path)
-
-    async def give_result(self, ref: JobRef, text: str) -> None:
-        """Through the file that the contract names."""
-        await self.tell(ref, f"result {text}")
-        await self.tell(ref, "exit 0")
-
     async def lose_node(self) -> None:
         """The agent is the node."""
         await self._kill_agents()
 
-    async def pass_time(self, duration: timedelta) -> None:
-        """There is only one way."""
-        await asyncio.sleep(duration.total_seconds())
+    def find_control(self, job: JobID) -> Path:
+        """The same for all jobs of the stage."""
+        return self.control
 
-    def overlaps(self) -> list[str]:
-        """As the ranks reported them."""
-        return [line for path in self.control.glob("*.overlap") for line in path.read_text().splitlines()]
-
-    def epochs(self, job: JobID) -> list[int]:
-        """As rank 0 of the first role wrote them down."""
-        paths = sorted(self.control.glob(f"{job}-*-0.epochs"))
-        return [int(line) for line in paths[0].read_text().splitlines()] if paths else []
-
-    async def begun(self, ref: JobRef, epoch: int) -> None:
-        """Look into its file."""
-        await wait_until(lambda: epoch in self.epochs(ref.job), f"epoch {epoch}")
-
-    async def environment(self, ref: JobRef, role: str = "node", rank: int = 0) -> dict[str, str]:
-        """As the newest process saw it."""
-        path = self._path(ref, role, rank, "env")
-        await wait_until(path.exists, f"{role} {rank}")
-        lines = path.read_text().splitlines()
-        environment: dict[str, str] = json.loads(lines[-1])
-        return environment
-
-    def _path(self, ref: JobRef, role: str, rank: int, ending: str) -> Path:
-        return self.control / f"{ref.job}-{role}-{rank}.{ending}"
+    def find_controls(self) -> list[Path]:
+        """There is but one."""
+        return [self.control]
 
 
 def _write_queue(item: tuple[str, Mapping[str, str | int]]) -> str:
@@ -179,12 +108,3 @@ def _write_queue(item: tuple[str, Mapping[str, str | int]]) -> str:
 def _write_table(amounts: Mapping[str, str | int]) -> str:
     inside = ", ".join(f"{resource} = {json.dumps(amount)}" for resource, amount in amounts.items())
     return f"{{ {inside} }}"
-
-
-def _is_free(path: Path) -> bool:
-    with path.open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True

@@ -15,7 +15,7 @@ from airflow_provider_dispatch.exceptions import (
     SpecError,
     UnavailableError,
 )
-from tests.contract.stage import Stage, new_job, soon
+from tests.contract.stage import Difference, Stage, new_job, soon
 
 
 def test_a_started_job_waits_behind_our_gate_and_runs_nothing(stage: Stage) -> None:
@@ -164,6 +164,7 @@ def test_the_owner_changes_by_compare_and_swap(stage: Stage) -> None:
 
 def test_list_tells_jobs_by_queue_label_owner_and_state(stage: Stage) -> None:
     async def scenario(at: Stage) -> None:
+        at.needs(Difference.NO_QUEUES)
         a = await at.start(at.spec("run", queue="a", labels={"team": "blau-weiß"}), owner=at.owner("i", "blue"))
         b = await at.run(at.spec("run", queue="b"))
         c = await at.start(at.spec("run", queue="b"))

@@ -28,7 +28,7 @@ from airflow_provider_dispatch.core.records import JobSelector, StartRequest
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import DispatchError, SpecError
 from tests.adapters.local.world import ANN, WAIT, World, end_process, new_job, python_job, soon
-from tests.contract.stage_local import wait_until
+from tests.contract.stage_processes import wait_until
 
 FAR = timedelta(days=100)
 
