@@ -52,8 +52,9 @@ def _build_connection_fields() -> dict[str, object]:
     return {
         "backend": {
             "label": "Backend",
-            "description": "Where jobs run. local: as processes of the machine that asks.",
-            "schema": {"type": "string", "enum": ["local"], "default": "local"},
+            "description": "Where jobs run. local: as processes of the machine that asks. kubeflow: on a Kubernetes "
+            "cluster with Kubeflow Trainer.",
+            "schema": {"type": "string", "enum": ["local", "kubeflow"], "default": "local"},
         },
         "deployment": {
             "label": "Deployment",
@@ -81,4 +82,37 @@ def _build_connection_fields() -> dict[str, object]:
             "description": "How long one call to the backend may take; past it nothing more is written.",
             "schema": {"type": "number", "default": 60, "minimum": 1, "maximum": 600},
         },
+        **_build_cluster_fields(),
+    }
+
+
+def _build_cluster_fields() -> dict[str, object]:
+    """Of the kubeflow backend."""
+    texts = {
+        "namespace": ("Namespace", "Where jobs live. Empty: default."),
+        "kubeconfig": (
+            "Kubeconfig",
+            "Path on workers and triggerers. Empty: the pod's own account, else ~/.kube/config.",
+        ),
+        "context": ("Context", "Of the kubeconfig. Empty: its current one."),
+        "runtime": ("Training runtime", "Of a job that names none."),
+        "runtime_kind": ("Kind of the runtime", "ClusterTrainingRuntime (the default) or TrainingRuntime."),
+        "image": ("Image", "Of a role that names none. Empty: the runtime's own."),
+        "admission_check": ("Admission check", "Empty: dispatch-admission."),
+        "lease_namespace": ("Controller's namespace", "Where dispatch-admission runs. Empty: dispatch-system."),
+        "has_controller": (
+            "Controller without a queue",
+            "Whether dispatch-admission looks after jobs without a queue.",
+        ),
+        "state_claim": ("State: volume claim", "PersistentVolumeClaim that becomes DISPATCH_STATE_DIR."),
+        "state_host_path": ("State: host folder", "Folder on every node that becomes DISPATCH_STATE_DIR instead."),
+    }
+    schemas: dict[str, object] = {"has_controller": {"type": "boolean", "default": True}}
+    return {
+        name: {
+            "label": f"Cluster: {label}",
+            "description": description,
+            "schema": schemas.get(name, {"type": ["string", "null"]}),
+        }
+        for name, (label, description) in texts.items()
     }

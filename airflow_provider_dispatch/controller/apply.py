@@ -263,6 +263,7 @@ def build_lift_patch(pod: Raw, lift: Lift, attempt_id: str) -> list[dict[str, ob
         words.RESTARTS_ANNOTATION: str(lift.j),
         words.EPOCH_ANNOTATION: str(lift.epoch),
         words.ATTEMPT_ANNOTATION: attempt_id,
+        **_build_world_rank(pod),
     }
     gate = f"/spec/schedulingGates/{index}"
     has_notes = isinstance(fields.dig(pod, "metadata", "annotations"), Mapping)
@@ -276,6 +277,13 @@ def build_lift_patch(pod: Raw, lift: Lift, attempt_id: str) -> list[dict[str, ob
     for key, value in notes.items():
         steps.append({"op": "add", "path": f"/metadata/annotations/{key.replace('/', '~1')}", "value": value})
     return steps
+
+
+def _build_world_rank(pod: Raw) -> dict[str, str]:
+    """Its rank through all roles: the downward API hands on, and can't add."""
+    before = fields.whole_number(fields.annotation(pod, words.RANK_OFFSET_ANNOTATION))
+    index = fields.whole_number(fields.label(pod, words.COMPLETION_INDEX_LABEL))
+    return {} if before is None or index is None else {words.WORLD_RANK_ANNOTATION: str(before + index)}
 
 
 def _build_version_step(raw: Raw) -> dict[str, object]:

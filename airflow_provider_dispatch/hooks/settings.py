@@ -12,16 +12,31 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from airflow_provider_dispatch.exceptions import SpecError
+from airflow_provider_dispatch.hooks.kubernetes_extra import read_kubernetes_extra
 
 LOCAL_BACKEND = "local"
 KUBEFLOW_BACKEND = "kubeflow"
 OWN_CONNECTION_TYPE = "dispatch"
 KUBERNETES_CONNECTION_TYPE = "kubernetes"
+CLUSTER_FIELDS = (
+    "namespace",
+    "kubeconfig",
+    "context",
+    "runtime",
+    "runtime_kind",
+    "image",
+    "admission_check",
+    "lease_namespace",
+    "has_controller",
+    "state_claim",
+    "state_host_path",
+)
+"""Fields that mean something to the kubeflow backend alone."""
 STORE_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -36,6 +51,20 @@ class ConnectionSettings(BaseModel):
     :param queue: of a job that names none; None means the backend's own default.
     :param priority: of a job that names none; a number or a name.
     :param call_timeout_seconds: how long one call may take.
+
+    The rest is of the kubeflow backend, whose own defaults count where a field is None.
+
+    :param namespace: where jobs live.
+    :param kubeconfig: path, as this process sees it; None means the pod's own account, then the usual places.
+    :param context: of the kubeconfig.
+    :param runtime: training runtime of a job that names none.
+    :param runtime_kind: None means ``ClusterTrainingRuntime``.
+    :param image: of a role that names none.
+    :param admission_check: our AdmissionCheck, where it has another name.
+    :param lease_namespace: where ``dispatch-admission`` runs.
+    :param has_controller: without a queue: whether it looks after this namespace, too.
+    :param state_claim: PersistentVolumeClaim that becomes ``DISPATCH_STATE_DIR``.
+    :param state_host_path: folder on every node that becomes it instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
@@ -46,6 +75,17 @@ class ConnectionSettings(BaseModel):
     queue: Name | None = None
     priority: int | Name | None = None
     call_timeout_seconds: Annotated[float, Field(ge=1, le=600)] = 60
+    namespace: Name | None = None
+    kubeconfig: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    context: Name | None = None
+    runtime: Name | None = None
+    runtime_kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] | None = None
+    image: Name | None = None
+    admission_check: Name | None = None
+    lease_namespace: Name | None = None
+    has_controller: bool = True
+    state_claim: Name | None = None
+    state_host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
 
     @field_validator("priority", mode="before")
     @classmethod
@@ -63,7 +103,20 @@ class ConnectionSettings(BaseModel):
         settings: dict[str, object] = {"deployment": self.deployment}
         if self.backend == LOCAL_BACKEND:
             settings |= {"root": str(_airflow_home() / "dispatch"), "store": self.store}
+        if self.backend == KUBEFLOW_BACKEND:
+            settings |= self._cluster_settings
         return settings
+
+    @property
+    def _cluster_settings(self) -> dict[str, object]:
+        kind = self.runtime_kind or "ClusterTrainingRuntime"
+        given: dict[str, object] = {
+            **{name: getattr(self, name) for name in CLUSTER_FIELDS if name not in ("runtime", "runtime_kind")},
+            "queue": self.queue,
+            "priority_class": self.priority if isinstance(self.priority, str) else None,
+            "runtime": {"name": self.runtime, "kind": kind} if self.runtime else None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_connection(conn_id: str, conn_type: str | None, extra: str | None) -> ConnectionSettings:
@@ -72,9 +125,7 @@ def parse_connection(conn_id: str, conn_type: str | None, extra: str | None) -> 
     :param extra: the connection's extra as JSON text.
     :raises SpecError: another type, no JSON object, an unknown field or a wrong value.
     """
-    if conn_type == KUBERNETES_CONNECTION_TYPE:
-        return ConnectionSettings(backend=KUBEFLOW_BACKEND)
-    if conn_type != OWN_CONNECTION_TYPE:
+    if conn_type not in (OWN_CONNECTION_TYPE, KUBERNETES_CONNECTION_TYPE):
         raise SpecError(f"connection {conn_id}", f"must be of type {OWN_CONNECTION_TYPE}, not {conn_type!r}")
     try:
         fields = json.loads(extra or "{}")
@@ -82,12 +133,25 @@ def parse_connection(conn_id: str, conn_type: str | None, extra: str | None) -> 
         raise SpecError(f"connection {conn_id}: extra", "is not JSON") from None
     if not isinstance(fields, Mapping):
         raise SpecError(f"connection {conn_id}: extra", "must be a JSON object")
+    if conn_type == KUBERNETES_CONNECTION_TYPE:
+        fields = read_kubernetes_extra(conn_id, fields) | {"backend": KUBEFLOW_BACKEND}
     # The form sends an emptied field as an empty string or as null.
     given = {name: value for name, value in fields.items() if value not in ("", None)}
     try:
-        return ConnectionSettings.model_validate(given)
+        settings = ConnectionSettings.model_validate(given)
     except ValidationError as error:
         raise _translate(conn_id, error) from None
+    _check_backend(conn_id, settings)
+    return settings
+
+
+def _check_backend(conn_id: str, settings: ConnectionSettings) -> None:
+    """A cluster named beside the local backend is a backend forgotten: its jobs would train on this machine."""
+    if settings.backend != LOCAL_BACKEND:
+        return
+    for name in CLUSTER_FIELDS:
+        if getattr(settings, name) != ConnectionSettings.model_fields[name].default:
+            raise SpecError(f"connection {conn_id}: {name}", f"means nothing locally; set backend {KUBEFLOW_BACKEND}")
 
 
 def _translate(conn_id: str, error: ValidationError) -> SpecError:

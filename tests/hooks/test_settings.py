@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings, parse_settings
 from airflow_provider_dispatch.exceptions import SpecError
 from airflow_provider_dispatch.get_provider_info import get_provider_info
 from airflow_provider_dispatch.hooks.settings import ConnectionSettings, parse_connection
@@ -104,3 +105,83 @@ def test_the_form_and_the_settings_agree() -> None:
     defaults = {name: field["schema"].get("default") for name, field in form.items()}
 
     assert defaults == ConnectionSettings().model_dump()
+
+
+def test_a_cluster_is_told_what_the_connection_says_of_it() -> None:
+    extra = {
+        "backend": "kubeflow",
+        "namespace": "team",
+        "kubeconfig": "/etc/kube",
+        "context": "prod",
+        "runtime": "torch",
+        "runtime_kind": "TrainingRuntime",
+        "image": "i:1",
+        "queue": "lq",
+        "priority": "high",
+        "state_claim": "state",
+        "has_controller": False,
+        "deployment": "blue",
+    }
+    told = parse_settings(parse(**extra).adapter_settings)
+    assert told == KubeflowSettings(
+        namespace="team",
+        kubeconfig="/etc/kube",
+        context="prod",
+        deployment="blue",
+        queue="lq",
+        priority_class="high",
+        runtime=RuntimeSettings(name="torch", kind="TrainingRuntime"),
+        image="i:1",
+        state_claim="state",
+        has_controller=False,
+    )
+
+
+def test_an_empty_connection_to_a_cluster_leaves_the_backend_its_defaults() -> None:
+    settings = parse(backend="kubeflow", priority=5)
+    assert settings.adapter_settings == {"deployment": "airflow", "has_controller": True}
+    assert parse_settings(settings.adapter_settings) == KubeflowSettings(deployment="airflow")
+
+
+@pytest.mark.parametrize("extra", [{"namespace": "team"}, {"has_controller": False}, {"runtime": "torch"}])
+def test_a_cluster_without_its_backend_is_a_backend_forgotten(extra: dict) -> None:
+    with pytest.raises(SpecError, match=f"{next(iter(extra))}: means nothing locally; set backend kubeflow"):
+        parse(**extra)
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, {}),
+        (
+            {"namespace": "team", "kube_config_path": "/k", "cluster_context": "c", "disable_verify_ssl": True},
+            {"namespace": "team", "kubeconfig": "/k", "context": "c"},
+        ),
+        ({"extra__kubernetes__namespace": "team", "kube_config_path": ""}, {"namespace": "team"}),
+        ({"in_cluster": True, "kube_config_path": "/k", "cluster_context": "c", "namespace": "n"}, {"namespace": "n"}),
+        ({"namespace": "a", "dispatch": {"namespace": "b", "queue": "lq"}}, {"namespace": "b", "queue": "lq"}),
+    ],
+)
+def test_a_kubernetes_connection_is_read_as_its_own_provider_reads_it(extra: dict, expected: dict) -> None:
+    settings = parse_connection("k8s", "kubernetes", json.dumps(extra))
+    assert settings == ConnectionSettings(backend="kubeflow", **expected)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"kube_config": SECRET}, "kube_config: is a whole kubeconfig"),
+        ({"dispatch": [SECRET]}, "dispatch: must be an object"),
+        ({"dispatch": {"qeue": SECRET}}, "qeue: is no field"),
+    ],
+)
+def test_a_kubernetes_connection_that_says_too_much_or_wrong_is_refused(extra: dict, said: str) -> None:
+    with pytest.raises(SpecError, match=f"connection k8s: {said}") as caught:
+        parse_connection("k8s", "kubernetes", json.dumps(extra))
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"state_host_path": "a"}, {"state_host_path": "/a", "state_claim": "b"}])
+def test_a_state_that_no_pod_could_mount_is_refused(wrong: dict) -> None:
+    with pytest.raises(SpecError, match="state_host_path"):
+        parse_settings(wrong)

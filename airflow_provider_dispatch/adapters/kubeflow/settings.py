@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.exceptions import SpecError
@@ -58,6 +58,14 @@ class KubeflowSettings(BaseModel):
     state_claim: Name | None = None
     has_controller: bool = True
     request_timeout_seconds: float = Field(default=15.0, gt=0, le=600)
+
+    @model_validator(mode="after")
+    def _has_one_state(self) -> KubeflowSettings:
+        if self.state_host_path and self.state_claim:
+            raise ValueError("give state_host_path or state_claim, not both")
+        if self.state_host_path and not self.state_host_path.startswith("/"):
+            raise ValueError("state_host_path must be an absolute path")
+        return self
 
 
 def parse_settings(fields: Mapping[str, object]) -> KubeflowSettings:
