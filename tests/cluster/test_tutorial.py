@@ -24,6 +24,7 @@ from airflow_provider_dispatch.core.records import StartRequest
 from airflow_provider_dispatch.core.state import Cause, State
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.bed import Bed
+from tests.cluster.testbed.pins import TRAINER_IMAGE
 
 NAMESPACE, QUEUE, RUNTIME = "tutorial", "lq", "dispatch-kind"
 TRAINER, KUEUE = objects.TRAINER_VERSION, objects.KUEUE_VERSION
@@ -147,7 +148,7 @@ def test_the_tutorial(tutorial: Bed) -> None:
             assert "tutorial" in found[Capability.READMISSION_GATE].reason
             assert "dispatch-system/dispatch-admission" in found[Capability.READMISSION_GATE].reason
 
-            spec = JobSpec(command=["/bin/sh", "-c", SCRIPT], nodes=2, image=objects.TRAINER_IMAGE)
+            spec = JobSpec(command=["/bin/sh", "-c", SCRIPT], nodes=2, image=TRAINER_IMAGE)
             request = StartRequest(build_job_id(0, os.urandom(10)), 1, 1, spec)
             ref = await adapter.start(request, deadline=a_minute_from_now())
             await a_started_job_waits_behind_its_gate(tutorial, adapter, ref)

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Self
 
 import pytest
 
@@ -75,11 +76,11 @@ class Stage(ABC):
         self.adapter: DispatchAdapter
         self.jobs: list[JobID] = []
 
-    def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
+    def play(self, scenario: Callable[[Self], Awaitable[None]]) -> None:
         """Run a scenario and end what it left, also when it failed."""
         asyncio.run(self._play(scenario))
 
-    async def _play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
+    async def _play(self, scenario: Callable[[Self], Awaitable[None]]) -> None:
         await self.set_up()
         try:
             await asyncio.wait_for(scenario(self), self.limit.total_seconds())
