@@ -95,6 +95,9 @@ class Loop:
             if fresh is None:
                 return None
             judgement = self._judge(fresh)
+            if judgement.is_quiet and glance is None:
+                # Seen for the first time; from now on a glance is enough.
+                continue
             if judgement.is_quiet:
                 return await self._wait_for_proof(uid, fresh)
             await self._carry_out(fresh, judgement)

@@ -97,15 +97,20 @@ class CacheFeeder:
 
     async def list_and_watch(self) -> None:
         """List, then follow the changes until it is time to list again."""
+        version = await self.list_all()
+        until = self._monotonic() + self._relist_seconds
+        while self._monotonic() < until:
+            version = await self._follow(version, until)
+            self._back_off.reset("")
+
+    async def list_all(self) -> str:
+        """Show the cache all that is there; the version to watch from."""
         resource, namespace = self.target.resource, self.target.namespace
         self._metrics.watch_restarts.labels(resource.plural).inc()
         listed = await self._client.list(resource, namespace, labels=SELECTORS[resource])
         self._cache.replace(resource, namespace, listed.items)
         self.listed.set()
-        until, version = self._monotonic() + self._relist_seconds, listed.resource_version
-        while self._monotonic() < until:
-            version = await self._follow(version, until)
-            self._back_off.reset("")
+        return listed.resource_version
 
     async def _follow(self, version: str, until: float) -> str:
         """One watch to its end; the version to go on from."""

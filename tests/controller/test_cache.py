@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
+    JOBSETS,
+    PODS,
+    TRAINING_RUNTIMES,
+    TRAINJOBS,
+    WORKLOADS,
+)
+from airflow_provider_dispatch.controller.cache import TOMBSTONE_SECONDS, ObjectCache, job_key
+from tests.adapters.kubeflow.memory_client import Object
+from tests.adapters.kubeflow.objects import (
+    build_jobset,
+    build_pod,
+    build_runtime,
+    build_trainjob,
+    build_workload,
+)
+from tests.controller.world import UID, World
+
+
+class Watched:
+    """A cache, and whom it has woken."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.woken: list[str] = []
+        self.cache = ObjectCache(self.woken.append, lambda: self.world.seconds)
+
+    def store(self, raw: Object, version: int = 1) -> Object:
+        raw["metadata"] |= {"namespace": raw["metadata"].get("namespace", "default"), "resourceVersion": str(version)}
+        return raw
+
+
+@pytest.fixture
+def watched() -> Watched:
+    watched = Watched()
+    watched.cache.put(TRAINJOBS, watched.store(build_trainjob()))
+    watched.woken.clear()
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [
+        (WORKLOADS, build_workload()),
+        (JOBSETS, build_jobset()),
+        (PODS, build_pod()),
+        (PODS, build_pod(submission=2)),
+        (TRAINING_RUNTIMES, build_runtime()),
+        (TRAINJOBS, build_trainjob() | {"spec": {}}),
+    ],
+    ids=["workload", "jobset", "pod", "pod of another submission", "runtime", "trainjob"],
+)
+def test_every_change_wakes_the_trainjob(watched: Watched, kind, raw):
+    watched.cache.put(kind, watched.store(raw, 2))
+    assert watched.woken == [UID]
+    watched.cache.remove(kind, raw)
+    assert watched.woken == [UID, UID]
+
+
+def test_old_state_never_replaces_a_newer_one(watched: Watched):
+    watched.cache.put(TRAINJOBS, watched.store(build_trainjob(suspend=True), 10))
+    watched.cache.put(TRAINJOBS, watched.store(build_trainjob(suspend=False), 9))
+    trainjob = watched.cache.trainjob(UID)
+    assert trainjob is not None
+    assert trainjob["spec"]["suspend"] is True
+
+
+def test_list_takes_out_what_is_gone(watched: Watched):
+    for index in range(2):
+        watched.cache.put(PODS, watched.store(build_pod(index)))
+    watched.cache.put(PODS, watched.store(build_pod(2) | {}))
+    job = job_key(watched.store(build_pod()))
+    watched.cache.replace(PODS, None, [watched.store(build_pod(1))])
+    assert [pod["metadata"]["uid"] for pod in watched.cache.pods(job)] == ["pod-1-1"]
+    assert {uid: stone.is_final for uid, stone in watched.cache.tombstones(job).items()} == {
+        "pod-1-0": False,
+        "pod-1-2": False,
+    }
+
+
+def test_list_of_one_namespace_leaves_the_others_alone(watched: Watched):
+    watched.cache.put(PODS, watched.store(build_pod()))
+    watched.cache.replace(PODS, "elsewhere", [])
+    assert len(watched.cache.pods(job_key(watched.store(build_pod())))) == 1
+
+
+def test_deleted_pod_is_remembered_for_a_while(watched: Watched):
+    pod = watched.store(build_pod())
+    watched.cache.put(PODS, pod)
+    watched.cache.remove(PODS, pod)
+    assert watched.cache.tombstones(job_key(pod))["pod-1-0"].is_final
+    watched.world.pass_time(TOMBSTONE_SECONDS + 1)
+    watched.cache.sweep()
+    assert not watched.cache.tombstones(job_key(pod))
+
+
+def test_what_was_written_is_known_at_once_but_brings_nothing_back(watched: Watched):
+    watched.cache.note(TRAINJOBS, watched.store(build_trainjob(suspend=True), 5))
+    trainjob = watched.cache.trainjob(UID)
+    assert trainjob is not None
+    assert trainjob["spec"]["suspend"] is True
+    watched.cache.remove(TRAINJOBS, trainjob)
+    watched.cache.note(TRAINJOBS, watched.store(build_trainjob(), 6))
+    assert watched.cache.trainjob(UID) is None
+
+
+def test_living_workload_comes_before_one_that_is_being_deleted(watched: Watched):
+    old, new = build_workload(), build_workload()
+    old["metadata"] |= {"uid": "old", "deletionTimestamp": "2026-03-01T12:00:00Z", "creationTimestamp": "2026-03-02"}
+    new["metadata"] |= {"uid": "new", "creationTimestamp": "2026-03-01"}
+    for raw in (old, new):
+        watched.cache.put(WORKLOADS, watched.store(raw))
+    found = watched.cache.workload(UID)
+    assert found is not None
+    assert found["metadata"]["uid"] == "new"
