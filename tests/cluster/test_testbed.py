@@ -215,6 +215,7 @@ def test_pods_on_fake_nodes_run_on_paper(bed: Bed, namespace: Namespace):
     pod["spec"] |= {"tolerations": [TOLERATION], "nodeSelector": {"type": "fake"}}
     bed.api.create(pod)
     wait_phase(bed, namespace.name, "paper", "Running")
+    assert bed.api.get("Pod", "paper", namespace=namespace.name)["spec"]["nodeName"].startswith("fake-")
     bed.api.delete(pod)
     wait(lambda: bed.api.find("Pod", "paper", namespace=namespace.name) is None, "the pod to go")
 

@@ -75,12 +75,11 @@ def test_what_a_build_leaves_behind_when_it_fails_is_not_taken_for_built(tmp_pat
 
 
 def test_two_builders_at_once_build_once(tmp_path: Path):
-    builds: list[Path] = []
-    is_building, may_end = threading.Event(), threading.Event()
+    entered = threading.Semaphore(0)
+    may_end = threading.Event()
 
     def build(path: Path) -> None:
-        builds.append(path)
-        is_building.set()
+        entered.release()
         assert may_end.wait(10)
         path.write_text("built")
 
@@ -90,11 +89,13 @@ def test_two_builders_at_once_build_once(tmp_path: Path):
     threads = [threading.Thread(target=ensure) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert is_building.wait(10)
+    assert entered.acquire(timeout=10)
+    came_twice = entered.acquire(timeout=0.3)
     may_end.set()
     for thread in threads:
         thread.join(10)
-    assert len(builds) == 1
+    assert not came_twice
+    assert not entered.acquire(blocking=False)
 
 
 def test_only_missing_packages_are_installed():
