@@ -48,6 +48,10 @@ async def wait_until(world: World, is_so: Callable[[], bool]) -> None:
     world.client.reactions.remove(ring)
 
 
+def list_kinds(world: World) -> set[str]:
+    return {event["reason"] for event in world.client.peek_all(EVENTS)}
+
+
 @asynchronous
 async def test_job_is_seen_admitted_and_lifted_by_its_watches(world: World):
     world.client.put(
@@ -65,13 +69,11 @@ async def test_job_is_seen_admitted_and_lifted_by_its_watches(world: World):
     world.place_jobset()
     world.place_pod(0)
     await wait_until(world, lambda: world.epochs() == ["1000001"])
-    await replica.journal.flush()
-    kinds = {event["reason"] for event in world.client.peek_all(EVENTS)}
+    await wait_until(world, lambda: {"admission-raised", "check-ready", "started"} <= list_kinds(world))
     await wait_until(world, lambda: "status" in (world.client.peek(ADMISSION_CHECKS, words.DEFAULT_CHECK) or {}))
     stop.set()
     await running
 
-    assert {"admission-raised", "check-ready", "started"} <= kinds
     check = world.client.peek(ADMISSION_CHECKS, words.DEFAULT_CHECK)
     assert check is not None
     (condition,) = check["status"]["conditions"]
