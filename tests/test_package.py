@@ -115,6 +115,17 @@ def test_the_connection_form_is_written_with_hyphens() -> None:
         "queue",
         "priority",
         "call_timeout_seconds",
+        "namespace",
+        "kubeconfig",
+        "context",
+        "runtime",
+        "runtime_kind",
+        "image",
+        "admission_check",
+        "lease_namespace",
+        "has_controller",
+        "state_claim",
+        "state_host_path",
     ]
     for field in connection["conn-fields"].values():
         assert set(field) == {"label", "description", "schema"}
