@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import dig
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import Resource
 
 Raw = dict[str, Any]
@@ -117,16 +118,17 @@ class ApiServer:
         self.faults: list[Fault] = []
         self.token = ""
         self.is_mute = False
+        """Open watches hear of nothing."""
         self.oldest = 0
         self.url = ""
         self._version = 100
         self._changes: list[Change] = []
-        self._watches: set[asyncio.Queue[bytes | Change | None]] = set()
-        self._ended, self._watched = asyncio.Event(), asyncio.Event()
+        self._watches: dict[asyncio.Queue[bytes | Change | None], Address] = {}
+        self._ended, self._moved = asyncio.Event(), asyncio.Event()
         self._uids = (str(uuid.UUID(int=number)) for number in itertools.count(1))
 
     async def __aenter__(self) -> Self:
-        server = web.Server(self._serve)
+        server = web.Server(self._serve, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -174,8 +176,9 @@ class ApiServer:
         raw = {"metadata": {"resourceVersion": str(version or self._version)}}
         self._tell(json.dumps({"type": "BOOKMARK", "object": raw}).encode() + b"\n")
 
-    def send_to_watches(self, line: bytes) -> None:
-        self._tell(line)
+    def send_to_watches(self, line: bytes, plural: str = "") -> None:
+        """A line of any kind, to the watches of one kind or of all."""
+        self._tell(line, plural)
 
     def end_watches(self) -> None:
         self._tell(None)
@@ -186,10 +189,18 @@ class ApiServer:
         return len(self._watches)
 
     async def wait_for_watches(self, number: int) -> None:
-        """Until so many are open."""
-        while len(self._watches) < number:
-            self._watched.clear()
-            await asyncio.wait_for(self._watched.wait(), 20)
+        """Until so many are open, or so few."""
+        await self._wait(lambda: len(self._watches) >= number if number else not self._watches)
+
+    async def wait_for_requests(self, number: int, part_of_path: str = "", *, watches: bool = False) -> None:
+        """Until so many have come in."""
+        await self._wait(lambda: self.count(part_of_path, watches=watches) >= number)
+
+    async def _wait(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                self._moved.clear()
+                await self._moved.wait()
 
     def count(self, part_of_path: str = "", *, watches: bool = False) -> int:
         """Requests seen; of watches, or of anything else."""
@@ -215,9 +226,12 @@ class ApiServer:
         self._changes.append(change)
         self._tell(change)
 
-    def _tell(self, what: bytes | Change | None) -> None:
-        for queue in self._watches:
-            queue.put_nowait(what)
+    def _tell(self, what: bytes | Change | None, plural: str = "") -> None:
+        if self.is_mute and what is not None:
+            return
+        for queue, address in self._watches.items():
+            if plural in {"", address.plural}:
+                queue.put_nowait(what)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -231,6 +245,7 @@ class ApiServer:
             json.loads(body) if body else None,
         )
         self.seen.append(seen)
+        self._moved.set()
         fault = next((fault for fault in self.faults if fault.fits(seen)), None)
         if fault is None:
             return await self._answer(request, seen)
@@ -338,25 +353,26 @@ class ApiServer:
             return _refuse(410, "Expired", f"too old resource version: {since}")
         response = web.StreamResponse()
         await response.prepare(request)
-        async with self._join_watches() as queue:
+        async with self._join_watches(address) as queue:
             for change in self._changes:
                 if change.version > since:
                     queue.put_nowait(change)
             while (what := await queue.get()) is not None:
                 line = what if isinstance(what, bytes) else _build_line(what, seen, address)
-                if line and not self.is_mute:
+                if line:
                     await response.write(line)
         return response
 
     @asynccontextmanager
-    async def _join_watches(self) -> AsyncIterator[asyncio.Queue[bytes | Change | None]]:
+    async def _join_watches(self, address: Address) -> AsyncIterator[asyncio.Queue[bytes | Change | None]]:
         queue: asyncio.Queue[bytes | Change | None] = asyncio.Queue()
-        self._watches.add(queue)
-        self._watched.set()
+        self._watches[queue] = address
+        self._moved.set()
         try:
             yield queue
         finally:
-            self._watches.discard(queue)
+            del self._watches[queue]
+            self._moved.set()
 
 
 def _key(address: Address) -> Key:
@@ -380,7 +396,10 @@ def _build_line(change: Change, seen: Seen, address: Address) -> bytes:
 def _fits(raw: Raw, query: dict[str, str]) -> bool:
     labels = raw["metadata"].get("labels", {})
     terms = (term.partition("=") for term in query.get("labelSelector", "").split(",") if term)
-    return all(key in labels and (not sign or labels[key] == value) for key, sign, value in terms)
+    if not all(key in labels and (not sign or labels[key] == value) for key, sign, value in terms):
+        return False
+    path, _, value = query.get("fieldSelector", "").partition("=")
+    return not path or dig(raw, *path.split(".")) == value
 
 
 def _carry_out(raw: Raw, operation: Raw) -> bool:
