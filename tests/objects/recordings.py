@@ -22,7 +22,7 @@ JOB = "0000000000000000000000000a"
 Manifest = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recording:
     """One file.
 
@@ -34,6 +34,9 @@ class Recording:
     name: str
     story: str
     objects: tuple[Manifest, ...]
+
+    def __repr__(self) -> str:
+        return self.id
 
     @property
     def id(self) -> str:
@@ -116,4 +119,4 @@ def _uid(found: list[Manifest]) -> str:
 
 def _label(trainjob: Manifest) -> Manifest:
     labels = {words.JOB_LABEL: JOB, words.SUBMISSION_LABEL: "1"} | fields.texts(trainjob, "metadata", "labels")
-    return {**trainjob, "metadata": {**trainjob["metadata"], "labels": labels}}
+    return {**trainjob, "metadata": {**fields.mapping(trainjob, "metadata"), "labels": labels}}

@@ -95,7 +95,7 @@ class ExecutionRecord:
         """
         try:
             return wire.load(cls, json.loads(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"not JSON where an execution record should stand: {text[:60]!r}") from error
 
 

@@ -122,7 +122,7 @@ def is_deleting(raw: object) -> bool:
 
 def whole_number(stamp: str) -> int | None:
     """An annotation or label that is a count; None for anything else."""
-    return int(stamp) if stamp.isascii() and stamp.isdecimal() else None
+    return int(stamp) if stamp.isascii() and stamp.isdecimal() and len(stamp) < 20 else None
 
 
 def conditions(raw: object) -> dict[str, Condition]:

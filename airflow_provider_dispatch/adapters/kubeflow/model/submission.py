@@ -127,7 +127,7 @@ def load(kind: type[T], stamp: str) -> T | None:
         return None
     try:
         return wire.load(kind, json.loads(stamp))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not JSON where a {kind.__name__} should stand: {stamp[:60]!r}") from error
 
 
@@ -193,16 +193,16 @@ def _read_spec(trainjob: Raw, notes: Mapping[str, str]) -> JobSpec:
         return _guess_spec(trainjob)
     try:
         return JobSpec(**json.loads(stamp))
-    except (ValueError, TypeError, SpecError) as error:
+    except (ValueError, TypeError, RecursionError, SpecError) as error:
         raise ProtocolError(f"annotation {words.SPEC_ANNOTATION} of {fields.name(trainjob)}: {error}") from error
 
 
 def _guess_spec(trainjob: Raw) -> JobSpec:
     """Of a TrainJob that carries no spec of ours: what its trainer says."""
     trainer = fields.mapping(trainjob, "spec", "trainer")
-    words_of_command = [*(trainer.get("command") or ()), *(trainer.get("args") or ())]
+    parts = [part for key in ("command", "args") if isinstance(part := trainer.get(key), list)]
     return JobSpec(
-        command=[str(word) for word in words_of_command] or ["unknown"],
+        command=[str(word) for part in parts for word in part] or ["unknown"],
         nodes=fields.number(trainer, "numNodes") or 1,
         image=fields.text(trainer, "image") or None,
         queue=fields.label(trainjob, words.QUEUE_LABEL) or None,

@@ -71,9 +71,9 @@ def read_known_ledger(config_map: Raw | None) -> tuple[Ledger, tuple[Evidence, .
 
 
 def read_gates(trainjob: Raw | None) -> tuple[str, ...]:
-    """Names of the gates that are closed, ours among them."""
+    """Names of the gates that are closed, ours among them; a pause that the caller asked for is none."""
     stamp = fields.annotation(trainjob, words.ADMISSION_GATED_BY)
-    return tuple(sorted({gate.strip() for gate in stamp.split(",")} - {""}))
+    return tuple(sorted({gate.strip() for gate in stamp.split(",")} - {"", words.NOT_BEFORE_GATE}))
 
 
 def _read_submission(trainjob: Raw, name: str, problems: list[Evidence]) -> Submission:
