@@ -14,7 +14,7 @@ from datetime import datetime
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.deadlines import within
 from airflow_provider_dispatch.adapters.kubeflow.errors import ObjectGoneError, StaleObjectError
-from airflow_provider_dispatch.adapters.kubeflow.inventory import fetch_inventory
+from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_objects
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
@@ -155,8 +155,7 @@ async def _check_holdable(client: KubeClient, settings: KubeflowSettings, trainj
     if submission.stop is not None or fields.is_deleting(trainjob):
         reason = submission.stop.reason if submission.stop is not None else "it is being deleted"
         raise RefusedError(f"{ref.id} is being stopped and can't be held: {reason}")
-    inventory = await fetch_inventory(client, settings.namespace, ref.job)
-    seen = derive_observation(inventory.select(trainjob), now)
+    seen = derive_observation(await fetch_objects(client, settings.namespace, ref), now, ref=ref)
     if seen.has_ended:
         cause = f", {seen.cause}" if seen.cause else ""
         raise RefusedError(f"{ref.id} has ended and can't be held: {seen.state}{cause} {seen.detail}".strip())
