@@ -17,12 +17,13 @@ from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as word
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import ADMISSION_CHECKS
 from airflow_provider_dispatch.controller.lease import LeaseKeeper
-from airflow_provider_dispatch.exceptions import AdapterError, CapabilityError
+from airflow_provider_dispatch.exceptions import CapabilityError, DispatchError
 
 ACTIVE = "Active"
 REASON = "Serving"
 LOOK_SECONDS = 60.0
-FIRST_LOOK_SECONDS = 2.0
+MISSED_SECONDS = 10.0
+FOLLOWERS_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -39,13 +40,15 @@ class CheckKeeper:
     async def keep(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Look again and again, until cancelled."""
         while True:
+            if not self._lease.is_held:
+                await sleep(FOLLOWERS_SECONDS)
+                continue
             is_active = False
-            if self._lease.is_held:
-                try:
-                    is_active = await self.ensure_active()
-                except AdapterError as error:
-                    _log.warning("the AdmissionCheck %s can't be kept active: %s", self._name, error)
-            await sleep(LOOK_SECONDS if is_active else FIRST_LOOK_SECONDS)
+            try:
+                is_active = await self.ensure_active()
+            except DispatchError as error:
+                _log.warning("the AdmissionCheck %s can't be kept active: %s", self._name, error)
+            await sleep(LOOK_SECONDS if is_active else MISSED_SECONDS)
 
     async def ensure_active(self) -> bool:
         """Write the condition where it is missing or about an earlier generation; whether the check is ours and there.

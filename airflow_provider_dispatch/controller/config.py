@@ -66,7 +66,7 @@ class ControllerConfig(BaseModel):
     lease_namespace: Namespace = words.LEASE_NAMESPACE
     lease_name: Name = words.LEASE_NAME
     identity: Name = Field(default_factory=_build_identity)
-    lease_duration_seconds: Seconds = 15.0
+    lease_duration_seconds: Annotated[float, Field(ge=3, le=3600)] = 15.0
     lease_renew_seconds: Seconds = 5.0
     bind_address: str = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus ask from outside of the pod
     health_port: Port = 8081

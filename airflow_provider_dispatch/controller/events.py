@@ -21,7 +21,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import EVENTS
 from airflow_provider_dispatch.adapters.kubeflow.recording import build_event
 from airflow_provider_dispatch.controller.cache import place
 from airflow_provider_dispatch.controller.metrics import Metrics
-from airflow_provider_dispatch.exceptions import AdapterError
+from airflow_provider_dispatch.exceptions import DispatchError
 
 MOST_WAITING = 1000
 _log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Journal:
             event = await self._waiting.get()
             try:
                 await self._client.create(EVENTS, event, fields.text(event, "metadata", "namespace"))
-            except AdapterError as error:
+            except DispatchError as error:
                 _log.info("an event can't be written: %s", error)
             self._waiting.task_done()
 

@@ -20,7 +20,7 @@ from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import LEASES
-from airflow_provider_dispatch.exceptions import AdapterError, ConflictError
+from airflow_provider_dispatch.exceptions import ConflictError, DispatchError
 
 USABLE_SHARE = 2 / 3
 """Of the duration: after it a holder that could not renew stops acting, long before others may take the Lease."""
@@ -95,23 +95,17 @@ class LeaseKeeper:
             return None
         return await self._client.patch(LEASES, self.terms.name, self._build_claim(lease), self.terms.namespace)
 
-    async def keep(
-        self, tell: Callable[[bool], object], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
-        """Take and renew until cancelled.
-
-        :param tell: called after each attempt with whether the Lease is held.
-        """
+    async def keep(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Take and renew until cancelled; tells the log when the Lease comes and goes."""
         was_held = False
         while True:
             try:
                 await self.attempt()
-            except AdapterError as error:
+            except DispatchError as error:
                 _log.warning("the Lease can't be renewed now: %s", error)
             if self.is_held != was_held:
                 was_held = self.is_held
                 _log.info("%s %s the Lease", self.terms.identity, "holds" if was_held else "doesn't hold")
-            tell(was_held)
             await sleep(self.terms.renew_seconds)
 
     async def release(self) -> None:

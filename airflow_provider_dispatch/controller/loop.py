@@ -26,7 +26,6 @@ from airflow_provider_dispatch.controller.judging import Judgement, judge
 from airflow_provider_dispatch.controller.keeping import Keeper
 from airflow_provider_dispatch.controller.lease import LeaseKeeper
 from airflow_provider_dispatch.controller.queue import BackOff, WorkQueue
-from airflow_provider_dispatch.controller.queues import QueueMap
 from airflow_provider_dispatch.controller.reading import Situation, SituationReader
 from airflow_provider_dispatch.controller.upkeep import derive_next_moment
 from airflow_provider_dispatch.exceptions import ConflictError, DispatchError, JobNotFoundError
@@ -46,7 +45,6 @@ class Office:
 
     cache: ObjectCache
     queue: WorkQueue
-    queues: QueueMap
     lease: LeaseKeeper
     reader: SituationReader
     writer: Writer
@@ -90,7 +88,6 @@ class Loop:
                 return self._derive_pause(glance)
             if self._office.cache.trainjob(uid) is None:
                 return None
-            await self._office.queues.refresh()
             fresh = await self._office.reader.read(uid)
             if fresh is None:
                 return None
@@ -169,7 +166,6 @@ class Loop:
         pause = await self._try(uid)
         metrics = self._office.journal.metrics
         metrics.reconcile_seconds.observe(time.monotonic() - began)
-        metrics.queue_depth.set(self._office.queue.depth)
         if pause is not None:
             self._office.queue.add(uid, pause)
 

@@ -2,13 +2,13 @@
 """Whether somebody else waits for quota that a job keeps reserved.
 
 The reader asks while old pods are in a job's way. Which LocalQueue leads to which ClusterQueue, and which of these
-share a cohort, is listed seldom. Writes nothing.
+share a cohort, the runner lists now and then. Writes nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
@@ -17,35 +17,33 @@ from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_record import is_active
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import CLUSTER_QUEUES, LOCAL_QUEUES
 from airflow_provider_dispatch.controller.cache import ObjectCache, place
-from airflow_provider_dispatch.exceptions import AdapterError
+from airflow_provider_dispatch.exceptions import CapabilityError, DispatchError
 
-LISTED_EVERY_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
 class QueueMap:
     """Where Workloads queue."""
 
-    def __init__(self, client: KubeClient, cache: ObjectCache, monotonic: Callable[[], float]) -> None:
-        self._client, self._cache, self._monotonic = client, cache, monotonic
+    def __init__(self, client: KubeClient, cache: ObjectCache, namespaces: Sequence[str]) -> None:
+        self._client, self._cache, self._namespaces = client, cache, namespaces
         self._cluster_queues: dict[tuple[str, str], str] = {}
         self._cohorts: dict[str, str] = {}
-        self._listed_at: float | None = None
 
     async def refresh(self) -> None:
-        """List the queues anew when what is known is old; what can't be read now is read next time."""
-        now = self._monotonic()
-        if self._listed_at is not None and now - self._listed_at < LISTED_EVERY_SECONDS:
-            return
-        self._listed_at = now
+        """List the queues anew; what can't be read now is read next time."""
         try:
-            local = await self._client.list(LOCAL_QUEUES)
+            local = [await self._client.list(LOCAL_QUEUES, namespace) for namespace in self._namespaces or (None,)]
             cluster = await self._client.list(CLUSTER_QUEUES)
-        except AdapterError as error:
+        except CapabilityError:
+            return
+        except DispatchError as error:
             _log.warning("can't tell who waits for quota: %s", error)
             return
         self._cluster_queues = {
-            (place(queue), fields.name(queue)): fields.text(queue, "spec", "clusterQueue") for queue in local.items
+            (place(queue), fields.name(queue)): fields.text(queue, "spec", "clusterQueue")
+            for listed in local
+            for queue in listed.items
         }
         self._cohorts = {fields.name(queue): fields.text(queue, "spec", "cohortName") for queue in cluster.items}
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
+    ControllerSettings,
     LedgerView,
     NodeView,
     PodView,
@@ -25,6 +27,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import RecordedPod, build_undead
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, build_ledger_name, read_ledger
+from airflow_provider_dispatch.adapters.kubeflow.model.pod_deaths import is_proven_dead
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CONFIG_MAPS,
     JOBSETS,
@@ -43,6 +46,11 @@ from airflow_provider_dispatch.controller.views import (
     build_trainjob_view,
     build_workload_view,
 )
+
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+"""A silent node proves nothing at any time."""
+MOST_NODES = 20
+"""Read one by one; above it, all are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +164,10 @@ class SituationReader:
         """Keep what was written."""
         self._ledgers[job_key(trainjob)] = ledger
 
-    def forget(self, job: JobKey) -> None:
-        """Nothing of that job is looked after any more."""
-        self._ledgers.pop(job, None)
+    def forget_others(self, jobs: Collection[JobKey]) -> None:
+        """Only these jobs are looked after still."""
+        for job in self._ledgers.keys() - set(jobs):
+            del self._ledgers[job]
 
     async def _read_nodes(self, missing: Sequence[RecordedPod]) -> tuple[NodeView, ...]:
         """The nodes that decide about the deaths of pods without an object.
@@ -168,7 +177,7 @@ class SituationReader:
         if not missing:
             return ()
         names = {pod.node for pod in missing}
-        if None in names:
+        if None in names or len(names) > MOST_NODES:
             listed = await self._client.list(NODES)
             return tuple(build_node_view(node) for node in listed.items)
         found = await asyncio.gather(*(self._client.get(NODES, name) for name in names if name is not None))
@@ -204,16 +213,21 @@ class SituationReader:
 
 
 def find_missing(situation: Situation) -> list[RecordedPod]:
-    """Recorded pods that may live and have no object: only their nodes can prove their deaths.
+    """Recorded pods that may live and whose objects don't prove the contrary: only their nodes can.
 
     A pod's node is the one it was seen on last, by the record or by the watch.
     """
     view = situation.trainjob_view
-    there = {pod.uid for pod in situation.pod_views if not pod.is_gone}
-    gone = {pod.uid: pod for pod in situation.pod_views if pod.is_gone}
+    seen = {pod.uid: pod for pod in situation.pod_views}
     recorded = (*view.record.pods, *build_undead(view.record, situation.ledger_view.undead, view.submission))
-    missing = [pod for pod in recorded if not pod.is_dead and pod.uid not in there]
-    return [_locate(pod, gone.get(pod.uid)) for pod in missing]
+    located = ((_locate(pod, seen.get(pod.uid)), seen.get(pod.uid)) for pod in recorded if not pod.is_dead)
+    return [pod for pod, sight in located if (sight is None or sight.is_gone) and not _needs_no_node(pod, sight)]
+
+
+def _needs_no_node(pod: RecordedPod, seen: PodView | None) -> bool:
+    """It is proven dead even if its node never answers again."""
+    silent = NodeView(pod.node or "", is_ready=False)
+    return is_proven_dead(pod, seen, [silent], now=_ANY_TIME, settings=ControllerSettings())
 
 
 def _locate(pod: RecordedPod, seen: PodView | None) -> RecordedPod:

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient, open_client
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
-from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.controller.apply import Writer
-from airflow_provider_dispatch.controller.cache import ObjectCache
+from airflow_provider_dispatch.controller.cache import ObjectCache, job_key
 from airflow_provider_dispatch.controller.check_condition import CheckKeeper
 from airflow_provider_dispatch.controller.config import ControllerConfig
 from airflow_provider_dispatch.controller.events import Journal
@@ -61,12 +60,12 @@ class Replica:
         wall: Callable[[], datetime] = read_wall_clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.config, self.metrics = config, Metrics()
+        self.config, self.metrics, self._monotonic = config, Metrics(), monotonic
         self.queue = WorkQueue(monotonic)
         self.cache = ObjectCache(self.queue.add, monotonic)
         self.lease = LeaseKeeper(client, _build_terms(config), monotonic=monotonic, wall=wall)
         self.journal = Journal(client, self.metrics, reporter=config.identity, wall=wall)
-        self.queues = QueueMap(client, self.cache, monotonic)
+        self.queues = QueueMap(client, self.cache, config.namespaces)
         self.reader = SituationReader(client, self.cache, self.queues, config.admission_check)
         self.writer = Writer(
             client,
@@ -78,6 +77,9 @@ class Replica:
             lifts=config.lifts,
         )
         self.loop = self._build_loop(client, wall)
+        self.metrics.queue_depth.set_function(lambda: self.queue.depth)
+        self.metrics.lease_held.set_function(lambda: self.lease.is_held)
+        self.metrics.jobs.set_function(lambda: len(self.cache.trainjobs()))
         self.check = CheckKeeper(client, self.lease, config.admission_check, wall=wall)
         self.feeders = [
             CacheFeeder(
@@ -99,7 +101,6 @@ class Replica:
         office = Office(
             self.cache,
             self.queue,
-            self.queues,
             self.lease,
             self.reader,
             self.writer,
@@ -137,7 +138,7 @@ class Replica:
     def _build_parts(self) -> dict[str, Coroutine[None, None, None]]:
         feeds = {feeder.target.title: feeder.feed() for feeder in self.feeders}
         return feeds | {
-            "lease": self.lease.keep(self.metrics.lease_held.set),
+            "lease": self.lease.keep(),
             "events": self.journal.write(),
             "check": self.check.keep(),
             "sweep": self._sweep(),
@@ -163,14 +164,18 @@ class Replica:
             _log.warning("the Lease can't be given up, it will run out: %s", error)
 
     async def _sweep(self) -> None:
-        """Forget what is old, and look at every job now and then."""
+        """Forget what is old, learn what is seldom asked for, and look at every job now and then."""
+        looked_at = self._monotonic()
         while True:
+            await self.queues.refresh()
             await asyncio.sleep(SWEEP_SECONDS)
+            trainjobs = self.cache.trainjobs()
             self.cache.sweep()
-            jobs: list[Raw] = self.cache.trainjobs()
-            self.metrics.jobs.set(len(jobs))
-            for trainjob in jobs:
-                self.queue.add(fields.uid(trainjob))
+            self.reader.forget_others({job_key(trainjob) for trainjob in trainjobs})
+            if self._monotonic() - looked_at >= self.config.relist_seconds:
+                looked_at = self._monotonic()
+                for trainjob in trainjobs:
+                    self.queue.add(fields.uid(trainjob))
 
 
 async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:

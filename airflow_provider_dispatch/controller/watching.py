@@ -26,7 +26,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
 from airflow_provider_dispatch.controller.cache import ObjectCache
 from airflow_provider_dispatch.controller.metrics import Metrics
 from airflow_provider_dispatch.controller.queue import BackOff
-from airflow_provider_dispatch.exceptions import AdapterError, CapabilityError
+from airflow_provider_dispatch.exceptions import CapabilityError, DispatchError
 
 SELECTORS = {
     TRAINJOBS: words.JOB_LABEL,
@@ -90,7 +90,7 @@ class CacheFeeder:
                     _log.warning("%s aren't watched: %s", self.target.title, error)
                 self.listed.set()
                 await self._sleep(UNSERVED_SECONDS)
-            except AdapterError as error:
+            except DispatchError as error:
                 pause = self._back_off.next_pause("")
                 _log.warning("watching %s breaks, beginning anew in %.1f s: %s", self.target.title, pause, error)
                 await self._sleep(pause)

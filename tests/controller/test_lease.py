@@ -134,11 +134,12 @@ async def test_keeping_outlives_an_api_server_that_is_away(world: World):
         pass
 
     async def sleep(_seconds: float) -> None:
+        told.append(keeper.is_held)
         world.pass_time(6)
         world.client.faults[:] = [Fault("patch", LEASES, UnavailableError("away"))] if len(told) in (1, 2) else []
         if len(told) == 4:
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        await keeper.keep(told.append, sleep)
+        await keeper.keep(sleep)
     assert told == [True, True, False, True]
