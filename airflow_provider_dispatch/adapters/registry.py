@@ -17,6 +17,7 @@ from airflow_provider_dispatch.exceptions import NotInstalledError, SpecError
 AdapterFactory = Callable[[Mapping[str, object]], DispatchAdapter]
 
 _FACTORIES: dict[str, str | AdapterFactory] = {
+    "kubeflow": "airflow_provider_dispatch.adapters.kubeflow.adapter:build_adapter",
     "local": "airflow_provider_dispatch.adapters.local.adapter:build_adapter",
 }
 

@@ -85,5 +85,7 @@ def play_kueue(client: MemoryClient, verb: str, resource: Resource, body: Object
         "name": f"trainjob-{body['metadata']['name']}",
         "labels": {words.JOB_UID_LABEL: body["metadata"]["uid"]},
         "annotations": {words.ADMISSION_GATED_BY: gates} if gates else {},
+        "ownerReferences": [{"uid": body["metadata"]["uid"], "controller": True}],
     }
-    client.put(WORKLOADS, {"metadata": meta}, body["metadata"]["namespace"])
+    spec = {"queueName": body["metadata"]["labels"][words.QUEUE_LABEL], "active": True}
+    client.put(WORKLOADS, {"metadata": meta, "spec": spec}, body["metadata"]["namespace"])

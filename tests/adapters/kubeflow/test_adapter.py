@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter as a whole over a cluster in memory: from the registry to each verb and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+
+from airflow_provider_dispatch.adapters.kubeflow.adapter import KubeflowAdapter
+from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS, WORKLOADS
+from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import QueueMemory
+from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
+from airflow_provider_dispatch.adapters.registry import build_adapter
+from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
+from airflow_provider_dispatch.core.identity import JobID
+from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.owner import Owner
+from airflow_provider_dispatch.core.records import JobSelector, StartRequest
+from airflow_provider_dispatch.core.state import Cause, State
+from airflow_provider_dispatch.exceptions import ConflictError, SpecError
+from tests.adapters.kubeflow.cluster_parts import NOW, build_cluster
+from tests.adapters.kubeflow.memory_client import MemoryClient
+
+JOB = JobID("01K0000000000000000000000A")
+KUEUE = KubeflowSettings(queue="lq", runtime=RuntimeSettings(name="plain"))
+PLAIN = KubeflowSettings(runtime=RuntimeSettings(name="plain"), has_controller=False)
+SOON = NOW + timedelta(seconds=10)
+T = TypeVar("T")
+
+
+def play(
+    scenario: Callable[[KubeflowAdapter], Awaitable[T]],
+    client: MemoryClient | None = None,
+    settings: KubeflowSettings = KUEUE,
+) -> T:
+    there = client or build_cluster()
+
+    async def open_client(_settings: KubeflowSettings) -> KubeClient:
+        return there
+
+    async def run() -> T:
+        adapter = KubeflowAdapter(settings, open_client=open_client, memory=QueueMemory(), clock=lambda: NOW)
+        try:
+            return await scenario(adapter)
+        finally:
+            await adapter.close()
+
+    return asyncio.run(run())
+
+
+def ask(**spec) -> StartRequest:
+    return StartRequest(
+        JOB, 1, 1, JobSpec(command=["train"], **spec), Owner("", "dag", "run", "task", instance_id="i1")
+    )
+
+
+def test_the_registry_makes_one_without_asking_a_cluster() -> None:
+    adapter = build_adapter("kubeflow", {"namespace": "team"})
+    assert (type(adapter), adapter.name) == (KubeflowAdapter, "kubeflow")
+    with pytest.raises(SpecError, match="namspace"):
+        build_adapter("kubeflow", {"namspace": "team"})
+
+
+def test_a_started_job_is_gated_found_and_listed() -> None:
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(nodes=2), deadline=SOON)
+        seen = await adapter.inspect(ref)
+        assert (seen.state, seen.ref, seen.gates.is_open, seen.detail) == (State.GATED, ref, False, "")
+        assert (await adapter.inspect(JOB)).ref == ref
+        record = await adapter.find(JOB)
+        assert (record.ledger, record.newest is not None and record.newest.ref) == (1, ref)
+        assert [one.ref for one in await adapter.list(JobSelector(queue="lq"))] == [ref]
+        await adapter.open(ref, deadline=SOON)
+        assert (await adapter.inspect(ref)).gates.is_open
+        assert [event.kind for event in await adapter.events(ref)] == ["opened"]
+
+    play(scenario)
+
+
+def test_a_lower_case_id_is_the_same_job() -> None:
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(), deadline=SOON)
+        small = JobID(JOB.lower())
+        assert (await adapter.inspect(small)).ref == ref
+        await adapter.open(JobRef(small, 1, ref.backend, ref.place, ref.uid), deadline=SOON)
+        assert (await adapter.inspect(ref)).gates.is_open
+
+    play(scenario)
+
+
+def test_a_hold_is_placed_and_lifted_and_an_owner_changed() -> None:
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(), deadline=SOON)
+        held = await adapter.hold(ref, HoldRequest("k", Actor(ActorKind.HUMAN, "ann")), deadline=SOON)
+        assert (await adapter.inspect(ref)).holds == (held,)
+        assert await adapter.release(ref, held, deadline=SOON) == ()
+        other = Owner("", "dag", "run", "task", instance_id="i2")
+        await adapter.adopt(ref, other, expected=ask().owner, deadline=SOON)
+        with pytest.raises(ConflictError):
+            await adapter.stop(JOB, reason="over", deadline=SOON, if_owner=ask().owner)
+
+    play(scenario)
+
+
+def test_a_job_never_heard_of_is_gone_under_its_own_name() -> None:
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        seen = await adapter.inspect(JOB)
+        assert (seen.state, seen.cause, seen.ref) == (State.GONE, None, JobRef(JOB, 0, "kubeflow", "default"))
+
+    play(scenario)
+
+
+def test_a_job_of_another_place_is_a_conflict_for_readers_too() -> None:
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        with pytest.raises(ConflictError, match="lives in kubeflow elsewhere"):
+            await adapter.inspect(JobRef(JOB, 1, "kubeflow", "elsewhere"))
+        with pytest.raises(ConflictError, match="lives in local store@host"):
+            async for _ in adapter.watch([JobRef(JOB, 1, "local", "store@host")]):
+                pass
+
+    play(scenario)
+
+
+def test_a_job_that_can_never_fit_is_told_by_the_queues_arithmetic() -> None:
+    client = build_cluster()
+
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(nodes=3, resources={"cpu": "100m"}), deadline=SOON)
+        await adapter.open(ref, deadline=SOON)
+        (workload,) = client.peek_all(WORKLOADS)
+        pod = {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
+        workload["metadata"]["annotations"] = {}
+        workload["spec"]["podSets"] = [{"name": "node", "count": 3, "template": {"spec": pod}}]
+        workload["status"] = {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending"}]}
+        seen = await adapter.inspect(ref)
+        assert (seen.state, seen.cause) == (State.QUEUED, Cause.NO_CAPACITY)
+        assert "250m of 300m cpu" in seen.detail
+        before = len(client.requests)
+        await adapter.inspect(ref)
+        assert not {"LocalQueue", "ClusterQueue"} & {one.resource.kind for one in client.requests[before:]}
+
+    play(scenario, client)
+
+
+def test_whoever_looks_at_an_open_job_in_plain_mode_brings_it_on() -> None:
+    client = build_cluster()
+
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(), deadline=SOON)
+        labels = {"dispatch.phpboyscout.uk/job": JOB.lower(), "dispatch.phpboyscout.uk/submission": "0"}
+        client.put(PODS, {"metadata": {"name": "old", "labels": labels}, "status": {"phase": "Running"}})
+        await adapter.open(ref, deadline=SOON)
+        (trainjob,) = client.peek_all(TRAINJOBS)
+        assert trainjob["spec"]["suspend"] is True
+        client.drop(PODS, "old")
+        await adapter.inspect(ref)
+        (trainjob,) = client.peek_all(TRAINJOBS)
+        assert trainjob["spec"]["suspend"] is False
+
+    play(scenario, client, PLAIN)
