@@ -118,10 +118,12 @@ class KubeflowAdapter(DispatchAdapter):
 
     async def output(self, ref: JobRef, request: OutputRequest) -> AsyncIterator[OutputLine]:
         """See the protocol. Lines of a pod are to be had while the pod is there."""
-        lines = read_output(await self._connect(), self._settings, _fold_ref(ref), request)
-        async with aclosing(lines) as reading:
-            async for line in reading:
-                yield line
+        client, ref = await self._connect(), _fold_ref(ref)
+        with find_watch(self._settings).subscribe([ref] if request.follow else []) as subscription:
+            lines = read_output(client, self._settings, ref, request, changes=subscription.take)
+            async with aclosing(lines) as reading:
+                async for line in reading:
+                    yield line
 
     async def hold(self, ref: JobRef | JobID, request: HoldRequest, *, deadline: datetime) -> Hold:
         """See the protocol."""

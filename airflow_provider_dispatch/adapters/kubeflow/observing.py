@@ -2,12 +2,14 @@
 """From the objects of a submission to what is told of it: the pure derivation, with what it needs from elsewhere.
 
 `inspect` and `watch` call it. It reads the ClusterQueue of a job that waits, because Kueue 0.19 doesn't say "never",
-and in plain mode it resumes a job that nothing keeps any more: whoever looks brings it on.
+and the last lines of the rank that failed first, while its pod is there. In plain mode it resumes a job that nothing
+keeps any more: whoever looks brings it on.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -18,17 +20,20 @@ from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as word
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
+from airflow_provider_dispatch.adapters.kubeflow.model.rank_pods import find_rank_pods
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import CLUSTER_QUEUES, LOCAL_QUEUES
 from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_resume_due
 from airflow_provider_dispatch.adapters.kubeflow.plain_mode import advance
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.adapters.kubeflow.targets import Target, job_of
 from airflow_provider_dispatch.core.job_ref import JobRef
-from airflow_provider_dispatch.core.observation import Observation
+from airflow_provider_dispatch.core.observation import FailedRank, Observation
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.exceptions import DispatchError
 
 FRESH = timedelta(seconds=60)
+LAST_LINES = 10
+MOST_BYTES = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +44,7 @@ class Observer:
     client: KubeClient
     settings: KubeflowSettings
     _queues: dict[str, tuple[datetime, Raw | None]] = field(default_factory=dict)
+    _lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     async def inspect(self, target: Target, now: datetime) -> Observation:
         """The state now."""
@@ -67,7 +73,31 @@ class Observer:
         if not seen.ref.job:
             # Nothing is left that could say whose it was.
             seen = replace(seen, ref=JobRef(job_of(target), 0, words.BACKEND, self.settings.namespace))
+        if seen.failed_rank is not None and not seen.last_lines:
+            seen = replace(seen, last_lines=await self._fetch_last_lines(objects, seen.failed_rank))
         return seen
+
+    async def _fetch_last_lines(self, objects: ObjectSet, failed: FailedRank) -> tuple[str, ...]:
+        """Empty when they can't be had: its pod may be gone."""
+        executions = find_rank_pods(objects.pods, failed.role, failed.rank)
+        if not executions:
+            return ()
+        pod = executions[max(executions)]
+        uid = fields.uid(pod)
+        if uid not in self._lines:
+            try:
+                self._lines = {uid: await self._read_tail(fields.name(pod))}
+            except DispatchError as error:
+                _log.debug("the last lines of %s can't be read: %s", fields.name(pod), error)
+                return ()
+        return self._lines[uid]
+
+    async def _read_tail(self, pod: str) -> tuple[str, ...]:
+        pieces = self.client.read_log(pod, self.settings.namespace, tail_lines=LAST_LINES, limit_bytes=MOST_BYTES)
+        async with aclosing(pieces) as reading:
+            text = b"".join([piece async for piece in reading]).decode(errors="replace")
+        # Each line begins with its stamp.
+        return tuple(line.partition(" ")[2] for line in text.splitlines())
 
     async def _fetch_cluster_queue(self, local_queue: str, now: datetime) -> Raw | None:
         """None when it can't be had: the state is then told without it."""

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_dispatch.adapters.kubeflow.adapter import KubeflowAdapter
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS, WORKLOADS
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import QueueMemory
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
@@ -164,3 +165,42 @@ def test_whoever_looks_at_an_open_job_in_plain_mode_brings_it_on() -> None:
         assert trainjob["spec"]["suspend"] is False
 
     play(scenario, client, PLAIN)
+
+
+def test_a_failed_job_is_told_with_the_last_lines_of_the_rank_that_failed() -> None:
+    client = build_cluster()
+
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(), deadline=SOON)
+        await adapter.open(ref, deadline=SOON)
+        (trainjob,) = client.peek_all(TRAINJOBS)
+        failed = {"type": "Failed", "status": "True", "reason": "FailedJobs", "lastTransitionTime": NOW.isoformat()}
+        trainjob["status"] = {"conditions": [failed]}
+        client.put(PODS, build_failed_pod())
+        client.logs["rank-0"] = b"2026-09-01T11:59:58Z loading\n2026-09-01T11:59:59Z no such file: a b\n"
+        seen = await adapter.inspect(ref)
+        assert (seen.state, seen.cause) == (State.FAILED, Cause.EXITED)
+        assert seen.last_lines == ("loading", "no such file: a b")
+        client.logs.clear()
+        assert (await adapter.inspect(ref)).last_lines == seen.last_lines
+
+    play(scenario, client)
+
+
+def build_failed_pod() -> dict:
+    """Rank 0 of the first execution, which exited with 3."""
+    labels = {
+        words.JOB_LABEL: JOB.lower(),
+        words.SUBMISSION_LABEL: "1",
+        words.ROLE_LABEL: "node",
+        words.REPLICATED_JOB_LABEL: "node",
+        words.JOB_INDEX_LABEL: "0",
+        words.COMPLETION_INDEX_LABEL: "0",
+        words.RESTART_LABEL: "0",
+    }
+    ended = {"exitCode": 3, "reason": "Error", "finishedAt": "2026-09-01T11:59:59Z"}
+    notes = {words.EPOCH_ANNOTATION: "1000001", words.ATTEMPT_ANNOTATION: f"{JOB}.1.1.1.0"}
+    return {
+        "metadata": {"name": "rank-0", "labels": labels, "annotations": notes},
+        "status": {"phase": "Failed", "containerStatuses": [{"name": "node", "state": {"terminated": ended}}]},
+    }
