@@ -6,9 +6,16 @@ It only starts the application, and says what to install where a library of the 
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from airflow_provider_dispatch.cli.exit_codes import ExitCode
+
+# Until the application stands, nothing has begun that Ctrl-C could leave half done: it ends the process without a word.
+# A shell's background job is told to ignore it, and goes on to.
+IS_CTRL_C_HEARD = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if IS_CTRL_C_HEARD:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 LIBRARIES = {"rich", "typer", "yaml"}
 
@@ -25,6 +32,8 @@ except ModuleNotFoundError as error:
 
 def main() -> None:
     """Run the command that the process' arguments name; does not return."""
+    if IS_CTRL_C_HEARD:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     app(prog_name="dispatch")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
+from io import StringIO
 
 import yaml
 from rich.console import Console
@@ -69,7 +70,7 @@ class Screen:
     """Standard output and standard error of one call."""
 
     form: OutputForm = OutputForm.TABLE
-    _is_progress_shown: bool = field(default_factory=_is_person_watching)
+    is_progress_shown: bool = field(default_factory=_is_person_watching)
 
     @property
     def is_for_people(self) -> bool:
@@ -103,12 +104,12 @@ class Screen:
 
     def tell_progress(self, line: str) -> None:
         """Say how far it has come, to a person who waits."""
-        if self._is_progress_shown:
+        if self.is_progress_shown:
             self.tell(line)
 
     def working(self, what: str) -> AbstractContextManager[object]:
         """Show that something takes its time, to a person who waits."""
-        if not self._is_progress_shown:
+        if not self.is_progress_shown:
             return nullcontext()
         return Console(file=sys.stderr).status(Text(what))
 
@@ -117,14 +118,19 @@ class Screen:
         sys.stdout.flush()
 
     def _show_table(self, view: View) -> None:
-        is_wide = not sys.stdout.isatty()
-        console = Console(file=sys.stdout, highlight=False, width=WIDEST if is_wide else None)
+        notes = [Text(clean_text(line)) for note in view.notes for line in note.splitlines()]
+        if sys.stdout.isatty():
+            table = [_build_table(view.columns, view.rows, is_wide=False)] if view.rows else []
+            Console(file=sys.stdout, highlight=False).print(*table, *notes, sep="\n")
+            return
+        # A pipe gets each row in one line of its own, without the blanks that fill the last column.
+        page = Console(file=StringIO(), highlight=False, width=WIDEST, color_system=None)
         if view.rows:
-            console.print(_build_table(view.columns, view.rows, is_wide=is_wide))
-        for note in view.notes:
-            for line in note.splitlines():
-                console.print(Text(clean_text(line)))
-        sys.stdout.flush()
+            with page.capture() as captured:
+                page.print(_build_table(view.columns, view.rows, is_wide=True))
+            self._write("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        for note in notes:
+            self._write(note.plain)
 
 
 def _build_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, is_wide: bool) -> Table:

@@ -151,7 +151,17 @@ def dump_record(record: SubmissionRecord) -> Plain:
 
 def dump_line(line: OutputLine) -> Plain:
     """A line of output, with the text that `--cursor` takes."""
-    return wire.dump(line) | {"cursor": line.cursor.to_text() if line.cursor is not None else None}
+    return {
+        "at": line.at.isoformat(),
+        "role": line.role,
+        "rank": line.rank,
+        "execution": line.execution,
+        "sequence": line.sequence,
+        "stream": line.stream,
+        "text": line.text,
+        "notice": line.notice,
+        "cursor": line.cursor.to_text() if line.cursor is not None else None,
+    }
 
 
 def describe_hold(hold: Hold) -> str:
