@@ -23,6 +23,7 @@ from tests.cluster.testbed.slots import Slot
 
 NODE_NAMES = ("node-1", "node-2")
 PROGRAMS = frozenset({*pins.BINARIES, pins.FAKE_NODES.name, "containerd", "containerd-shim-runc-v2", "runc", "ctr"})
+LOG_LINKS, NETWORK_NOTES = Path("/var/log/containers"), Path("/var/lib/cni/results")
 PATIENCE_SECONDS = 20.0
 
 
@@ -34,7 +35,9 @@ def clear_instance(folder: Path, slot: Slot) -> None:
     trees = [slot.cgroup(node) for node in NODE_NAMES]
     end_processes(folder, trees)
     unmount_beneath(folder)
-    remove_shim_sockets(folder)
+    for node in NODE_NAMES:
+        remove_shim_sockets(folder / node)
+    remove_strays(folder, slot)
     subprocess.run(["ip", "link", "delete", slot.bridge], capture_output=True, check=False)  # if it exists
     for tree in trees:
         cgroups.remove(tree)
@@ -90,11 +93,22 @@ def find_mounts(folder: Path) -> list[Path]:
     return sorted((point for point in points if point.is_relative_to(folder)), reverse=True)
 
 
-def remove_shim_sockets(folder: Path) -> None:
+def remove_shim_sockets(node: Path) -> None:
     """They lie in a folder of the whole machine, under names that only containerd's notes tell."""
-    for note in folder.glob("*/containerd-state/io.containerd.runtime.v2.task/*/*/address"):
+    for note in node.glob("containerd-state/io.containerd.runtime.v2.task/*/*/address"):
         with suppress(OSError):
             Path(note.read_text().strip().removeprefix("unix://")).unlink()
+
+
+def remove_strays(folder: Path, slot: Slot) -> None:
+    """Notes about pods that kubelet and network plugins keep in places of the whole machine."""
+    for link in LOG_LINKS.glob("*.log"):
+        if link.is_symlink() and link.readlink().is_relative_to(folder):
+            link.unlink(missing_ok=True)
+    for note in NETWORK_NOTES.glob(f"{slot.bridge}-*-eth0"):
+        sandbox = note.name.removeprefix(f"{slot.bridge}-").removesuffix("-eth0")
+        (NETWORK_NOTES / f"cni-loopback-{sandbox}-lo").unlink(missing_ok=True)
+        note.unlink(missing_ok=True)
 
 
 def remove_folder(folder: Path) -> None:

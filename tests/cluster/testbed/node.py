@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.cluster.testbed import cgroups
 from tests.cluster.testbed.layout import Layout, answers
-from tests.cluster.testbed.leftovers import find_processes
+from tests.cluster.testbed.leftovers import find_processes, remove_shim_sockets
 from tests.cluster.testbed.pins import PAUSE_IMAGE
 from tests.cluster.testbed.store import clone_store, containerd_answers
 from tests.cluster.testbed.supervisor import Component
@@ -78,6 +78,8 @@ class Node:
         for pid in {*cgroups.find_pids(self.layout.slot.cgroup(self.name)), *find_processes(self.folder)}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # Containerd forgets where they are when it finds the shims dead.
+        remove_shim_sockets(self.folder)
 
     def _build_network(self) -> dict[str, Any]:
         slot, folder = self.layout.slot, self.layout.folder
