@@ -21,11 +21,11 @@ from tests.cluster.testbed import cgroups, pins
 from tests.cluster.testbed.api import Api, ApiError, Manifest
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.fake_nodes import TOLERATION
-from tests.cluster.testbed.instance import Testbed, clear_crashed, is_ready
+from tests.cluster.testbed.instance import Testbed, clear_all_crashed, is_ready
 from tests.cluster.testbed.leftovers import LOG_LINKS, NETWORK_NOTES, NODE_NAMES, find_mounts, find_processes
 from tests.cluster.testbed.objects import RUNTIME, TRAINER_VERSION, build_queue
 from tests.cluster.testbed.pins import TRAINER_IMAGE
-from tests.cluster.testbed.slots import find_held, lock_slot
+from tests.cluster.testbed.slots import find_held
 
 SERVE_UNTIL_KILLED = """
 import time
@@ -252,10 +252,7 @@ def test_a_second_instance_runs_beside_and_its_crash_leaves_nothing(bed: Bed, se
 
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
-    lock = lock_slot(slot.number)
-    assert lock is not None
-    assert clear_crashed(lock)
-    lock.close()
+    assert clear_all_crashed() == [slot]
     assert (find_processes(folder), find_mounts(folder), folder.exists()) == ([], [], False)
     assert not any((hierarchy / slot.cgroup("node-1")).exists() for hierarchy in cgroups.find_hierarchies())
     assert not Path("/sys/class/net", slot.bridge).exists()

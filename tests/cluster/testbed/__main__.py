@@ -17,12 +17,13 @@ from tests.cluster.testbed import pins
 from tests.cluster.testbed.build import Builder
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.image import ensure_images
-from tests.cluster.testbed.instance import Testbed, clear_crashed, find_containerd
+from tests.cluster.testbed.instance import Testbed, clear_all_crashed, find_containerd
 from tests.cluster.testbed.remote import AttachedBed, is_served, serve
-from tests.cluster.testbed.slots import SLOTS_FOLDER, Holder, Slot, find_held, lock_slot
+from tests.cluster.testbed.slots import Slot, find_held, lock_slot
 from tests.cluster.testbed.store import ensure_store
 
-DOWN_TIMEOUT_SECONDS = 60.0
+DOWN_TIMEOUT_SECONDS = 120.0
+LAST_WORDS = "export KUBECONFIG="
 REPOSITORY = Path(__file__).resolve().parents[3]
 LOGS = REPOSITORY / "build" / "testbed"
 Command = Callable[[argparse.Namespace], None]
@@ -42,17 +43,24 @@ def build(_: argparse.Namespace) -> None:
 def up(_: argparse.Namespace) -> None:
     """Start a testbed that runs until it is taken down, and print where it is."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    # The session leader of its own session: it outlives this command and its terminal.
-    argv = [sys.executable, "-m", "tests.cluster.testbed", "serve"]
-    server = subprocess.Popen(
-        argv, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    complaints = LOGS / "background.log"
+    with complaints.open("w") as log:
+        # In a session of its own, and with nothing of this terminal: it outlives both.
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.testbed", "serve"],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
     assert server.stdout is not None
     for line in server.stdout:
         print(line, end="", flush=True)
-        if line.startswith("export KUBECONFIG="):
+        if line.startswith(LAST_WORDS):
             return
-    raise TestbedError(f"the testbed ended with {server.wait()}")
+    raise TestbedError(f"the testbed ended with {server.wait()}:\n{complaints.read_text()}")
 
 
 def run_server(_: argparse.Namespace) -> None:
@@ -61,7 +69,7 @@ def run_server(_: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     with Testbed(is_background=True, keep_logs_in=LOGS, report=say) as bed:
         say(f"node-1 and node-2 share {bed.shared_folder}")
-        say(f"export KUBECONFIG={bed.kubeconfig}")
+        say(f"{LAST_WORDS}{bed.kubeconfig}")
         # Whoever listened has gone: nothing more is said.
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
@@ -70,16 +78,13 @@ def run_server(_: argparse.Namespace) -> None:
 
 def down(_: argparse.Namespace) -> None:
     """Take down all testbeds that run in the background, and clear what crashed ones left."""
-    for slot, holder in find_background():
-        os.kill(holder.pid, signal.SIGTERM)
-        wait_released(slot)
-        say(f"testbed {slot.number} is down")
-    for path in sorted(SLOTS_FOLDER.glob("*.json")):
-        lock = lock_slot(int(path.stem))
-        if lock is not None:  # otherwise it runs, as part of a test
-            if clear_crashed(lock):
-                say(f"cleared what was left of testbed {path.stem}")
-            lock.close()
+    for slot, holder in find_held():
+        if holder.is_background:  # others are part of a test
+            os.kill(holder.pid, signal.SIGTERM)
+            wait_released(slot)
+            say(f"testbed {slot.number} is down")
+    for slot in clear_all_crashed():
+        say(f"cleared what was left of testbed {slot.number}")
 
 
 def wait_released(slot: Slot) -> None:
@@ -95,16 +100,13 @@ def wait_released(slot: Slot) -> None:
 
 def control(arguments: argparse.Namespace) -> None:
     """Pass one verb on to the testbed that runs in the background."""
-    folders = [holder.folder for slot, holder in find_background() if arguments.instance in {None, slot.number}]
+    held = [(slot, holder) for slot, holder in find_held() if arguments.instance in {None, slot.number}]
+    folders = [holder.folder for _, holder in held if holder.is_background and is_served(holder.folder)]
     if len(folders) != 1:
         raise TestbedError(f"{len(folders)} testbeds run in the background; --instance chooses one")
     bed = AttachedBed(folders[0])
     verb = arguments.command.replace("-", "_")
     getattr(bed, verb)(int(arguments.argument) if verb == "add_fake_nodes" else arguments.argument)
-
-
-def find_background() -> list[tuple[Slot, Holder]]:
-    return [(slot, holder) for slot, holder in find_held() if holder.is_background and is_served(holder.folder)]
 
 
 def say(line: str) -> None:

@@ -30,7 +30,7 @@ from tests.cluster.testbed.layout import PORT_NAMES, Layout
 from tests.cluster.testbed.leftovers import NODE_NAMES, clear_instance, remove_folder
 from tests.cluster.testbed.node import Node
 from tests.cluster.testbed.objects import build_shared_objects
-from tests.cluster.testbed.slots import SLOTS, Holder, SlotLock, has_foreign_addresses, lock_slot
+from tests.cluster.testbed.slots import SLOTS, Holder, Slot, SlotLock, has_foreign_addresses, list_used, lock_slot
 from tests.cluster.testbed.store import ensure_store
 from tests.cluster.testbed.supervisor import Supervisor
 
@@ -179,11 +179,11 @@ class Testbed(Bed):
         return programs | {"containerd": containerd}, manifests, store
 
     def _take_slot(self) -> SlotLock:
+        clear_all_crashed()
         for number in range(SLOTS):
             lock = lock_slot(number)
             if lock is None:
                 continue
-            clear_crashed(lock)
             if not has_foreign_addresses(lock.slot):
                 return lock
             lock.close()
@@ -258,15 +258,20 @@ def find_containerd() -> Path:
     return Path(found)
 
 
-def clear_crashed(lock: SlotLock) -> bool:
-    """Clear what a crashed instance left in this slot. False if there was nothing."""
-    holder = lock.read_holder()
-    if holder is None:
-        return False
-    clear_instance(holder.folder, lock.slot)
-    remove_folder(holder.folder)
-    lock.clear()
-    return True
+def clear_all_crashed() -> list[Slot]:
+    """Clear what is left of instances whose harness is dead, and say which they were."""
+    cleared = []
+    for number in list_used():
+        lock = lock_slot(number)
+        if lock is None:
+            continue  # it runs
+        if holder := lock.read_holder():
+            clear_instance(holder.folder, lock.slot)
+            remove_folder(holder.folder)
+            lock.clear()
+            cleared.append(lock.slot)
+        lock.close()
+    return cleared
 
 
 def is_ready(node: Any) -> bool:

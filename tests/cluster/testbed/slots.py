@@ -120,15 +120,20 @@ def lock_slot(number: int) -> SlotLock | None:
     return SlotLock(Slot(number), file)
 
 
+def list_used() -> list[int]:
+    """The numbers of all slots that have been held since the machine started."""
+    return sorted(int(path.stem) for path in SLOTS_FOLDER.glob("*.json"))
+
+
 def find_held() -> Iterator[tuple[Slot, Holder]]:
     """The instances whose harness runs."""
-    for path in sorted(SLOTS_FOLDER.glob("*.json")):
-        holder = parse_holder(path.read_text())
-        lock = lock_slot(int(path.stem))
+    for number in list_used():
+        holder = parse_holder((SLOTS_FOLDER / f"{number}.json").read_text())
+        lock = lock_slot(number)
         if lock is not None:
             lock.close()
         elif holder is not None:
-            yield Slot(int(path.stem)), holder
+            yield Slot(number), holder
 
 
 def has_foreign_addresses(slot: Slot) -> bool:
