@@ -218,7 +218,8 @@ def _plan_execution(
     """R grows by at least one, and reaches A + J."""
     r = max(trainjob.admissions + trainjob.restart, record.r + 1)
     if r > HIGHEST_R:
-        return FencePlan(reason=f"R would be {r}, above {HIGHEST_R}: stop the job and start a new submission")
+        noted = record if record != trainjob.record else None
+        return FencePlan(noted, reason=f"R would be {r}, above {HIGHEST_R}: stop the job and start a new submission")
     in_ledger = {pod.uid for pod in ledger.undead}
     new = replace(
         record,

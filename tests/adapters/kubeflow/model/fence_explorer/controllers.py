@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import LedgerView, NodeView
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import ActivateWorkload, DeactivateWorkload, WriteHolds
@@ -61,7 +61,7 @@ class Controllers:
 
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
-        self._answers: dict[tuple, object] = {}
+        self._answers: dict[tuple, Any] = {}
 
     def steps(self, world: World) -> Iterator[Step]:
         """All next steps of all replicas."""

@@ -81,7 +81,7 @@ def judge_record(world: World, operation: Operation, record: Record) -> Violatio
 
 
 def judge_ready(world: World, operation: Operation) -> Violation | None:
-    """The check decides that the reservation may be admitted. What changed since it was read can't be held against it."""
+    """The check decides that the reservation may be admitted; what changed since it was read isn't its fault."""
     workload = world.workload
     if not operation.workload_changed and any(
         pod.process in (KNOWN, ALIVE) or pod.object in LIVE for pod in world.pods

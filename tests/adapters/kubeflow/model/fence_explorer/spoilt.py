@@ -114,9 +114,9 @@ def blind_refusal(blindness: Blindness) -> Callable[[TrainJobView, WorkloadView 
     return ask
 
 
-def blind_all(blindness: Blindness, **habits: bool) -> Protocol:
+def blind_all(blindness: Blindness) -> Protocol:
     """Check and fence share the same blindness."""
-    return Protocol(blind_check(blindness), blind_fence(blindness), blind_refusal(blindness), **habits)
+    return Protocol(blind_check(blindness), blind_fence(blindness), blind_refusal(blindness))
 
 
 def fearless(blindness: Blindness) -> Protocol:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KINDS = (
     "hold", "toggle", "delete-jobset", "delete-pod", "delete-workload", "force-delete", "gc", "by-hand", "preempt",
@@ -162,11 +162,11 @@ class World(NamedTuple):
     def pay(self, *kinds: str) -> World:
         return self._replace(budget=Budget(self.budget.left - len(kinds), self.budget.kinds.difference(kinds)))
 
-    def write_trainjob(self, **changes: object) -> World:
+    def write_trainjob(self, **changes: Any) -> World:
         operations = tuple(one and one._replace(trainjob_changed=True) for one in self.operations)
         return self._replace(trainjob=self.trainjob._replace(**changes), operations=operations)
 
-    def write_workload(self, **changes: object) -> World:
+    def write_workload(self, **changes: Any) -> World:
         operations = tuple(one and one._replace(workload_changed=True) for one in self.operations)
         return self._replace(workload=self.workload._replace(**changes), operations=operations)
 
@@ -175,7 +175,7 @@ class World(NamedTuple):
         operations = tuple(one and one._replace(other_reservation=True) for one in self.operations)
         return self._replace(trainjob=self.trainjob._replace(raised=False), operations=operations)
 
-    def change_pod(self, uid: int, **changes: object) -> World:
+    def change_pod(self, uid: int, **changes: Any) -> World:
         return self._replace(pods=tuple(pod._replace(**changes) if pod.uid == uid else pod for pod in self.pods))
 
     def set_operation(self, replica: int, operation: Operation | None) -> World:
