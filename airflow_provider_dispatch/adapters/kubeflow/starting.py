@@ -55,11 +55,15 @@ from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import (
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.adapters.kubeflow.start_terms import build_terms, check_carried
 from airflow_provider_dispatch.adapters.kubeflow.targets import fetch_trainjobs
+from airflow_provider_dispatch.adapters.kubeflow.transport import Sleep
 from airflow_provider_dispatch.core.capabilities import check_may_start
 from airflow_provider_dispatch.core.identity import build_object_name, parse_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.records import StartRequest
-from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError, UnavailableError
+from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError, RefusedError, UnavailableError
+
+CACHE_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Between two tries while a webhook's cache is behind; caches follow within a fraction of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class _Starter:
     request: StartRequest
     memory: QueueMemory
     now: datetime
+    sleep: Sleep
 
     @property
     def name(self) -> str:
@@ -85,6 +90,7 @@ async def start(
     memory: QueueMemory,
     deadline: datetime,
     now: datetime,
+    sleep: Sleep = asyncio.sleep,
 ) -> JobRef:
     """Make the submission, its gate closed; returns once Kueue knows it. The same call again finds what is there.
 
@@ -94,7 +100,7 @@ async def start(
     :raises CapabilityError: the cluster is not proved.
     :raises UnavailableError: no answer, or not in time; the same call may be made again.
     """
-    starter = _Starter(client, settings, replace(request, job=parse_job_id(request.job)), memory, now)
+    starter = _Starter(client, settings, replace(request, job=parse_job_id(request.job)), memory, now, sleep)
     check_carried(settings, starter.request)
     async with within(deadline, now, "a start"):
         trainjob = await _ensure_trainjob(starter)
@@ -233,7 +239,7 @@ async def _recheck_ledger(starter: _Starter) -> None:
 async def _create_trainjob(starter: _Starter, trainjob: Raw, terms: Terms) -> Raw:
     client, namespace = starter.client, starter.settings.namespace
     try:
-        created = await client.create(TRAINJOBS, trainjob, namespace)
+        created = await _send_trainjob(starter, trainjob)
     except AlreadyExistsError:
         found = await client.get(TRAINJOBS, starter.name, namespace)
         if found is None:
@@ -243,6 +249,18 @@ async def _create_trainjob(starter: _Starter, trainjob: Raw, terms: Terms) -> Ra
         await client.delete(TRAINJOBS, starter.name, namespace, uid=fields.uid(created))
         raise CapabilityError(f"start_gate is no (probed): {problem}")
     return created
+
+
+async def _send_trainjob(starter: _Starter, trainjob: Raw) -> Raw:
+    """Send it again while a webhook, which looks into a cache, hasn't seen the new runtime."""
+    for pause in CACHE_PAUSES:
+        try:
+            return await starter.client.create(TRAINJOBS, trainjob, starter.settings.namespace)
+        except RefusedError as error:
+            if not any(said in str(error) for said in words.RUNTIME_UNSEEN):
+                raise
+        await starter.sleep(pause)
+    return await starter.client.create(TRAINJOBS, trainjob, starter.settings.namespace)
 
 
 def _explain_foreign_mode(created: Raw, terms: Terms) -> str | None:

@@ -397,6 +397,26 @@ def test_an_error_of_the_cluster_is_handed_on_as_it_is(error: DispatchError) -> 
         begin(client)
 
 
+def test_a_webhook_that_has_not_seen_the_runtime_yet_is_asked_again() -> None:
+    client, slept = build_cluster(), []
+    unseen = RefusedError(
+        "admission webhook denied the request: specified trainingRuntime must be created before the TrainJob is created"
+    )
+    client.faults += [Fault("create", TRAINJOBS, unseen), Fault("create", TRAINJOBS, unseen)]
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    by = NOW + timedelta(seconds=5)
+    asyncio.run(start(client, KUEUE, ask(), memory=QueueMemory(), deadline=by, now=NOW, sleep=sleep))
+    assert (slept, len(client.peek_all(TRAINJOBS))) == ([0.05, 0.1], 1)
+    client.drop(TRAINJOBS, NAME)
+    client.faults += [Fault("create", TRAINJOBS, unseen)] * 7
+    with pytest.raises(RefusedError, match="must be created before"):
+        asyncio.run(start(client, KUEUE, ask(submission=2), memory=QueueMemory(), deadline=by, now=NOW, sleep=sleep))
+    assert client.peek_all(TRAINJOBS) == []
+
+
 def test_opening_takes_our_gate_and_no_other() -> None:
     client = build_cluster()
     later = NOW + timedelta(minutes=1)

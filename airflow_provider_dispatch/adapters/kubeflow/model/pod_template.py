@@ -33,8 +33,8 @@ from airflow_provider_dispatch.exceptions import SpecError
 STATE_VOLUME = "dispatch-state"
 PROBE_TIMEOUT_SECONDS = 10
 """Of a readiness check; Kubernetes' own second is short for a program that starts a Python."""
-_OWN_ENDS = ("activeDeadlineSeconds", "nodeName")
-"""Fields of a pod that end it or place it behind the scheduler's back."""
+_NOT_TAKEN_OVER = ("activeDeadlineSeconds", "nodeName", "hostname", "subdomain")
+"""Fields of a pod that end it, place it behind the scheduler's back, or take it the name it is found by."""
 _OWN_RESTARTS = ("restartPolicy", "restartPolicyRules")
 """Fields of a container that restart it within its pod."""
 
@@ -75,7 +75,7 @@ def build_fenced_pods(request: StartRequest, name: str, nodes: int, template: Ra
     pods = copy.deepcopy(dict(template))
     pods["metadata"] = add_labels(fields.mapping(pods, "metadata"), build_pod_labels(request, name))
     spec = dict(fields.mapping(pods, "spec"))
-    for field in _OWN_ENDS:
+    for field in _NOT_TAKEN_OVER:
         spec.pop(field, None)
     identity = build_identity_variables(request, name, nodes, terms)
     spec["restartPolicy"] = "Never"

@@ -104,6 +104,9 @@ RUNTIME_PATCH_MANAGER = f"{DOMAIN}/identity"
 """Our item of ``spec.runtimePatches``; plain mode without a controller only."""
 SNAPSHOT_SUFFIX = "-runtime-snapshot"
 """ConfigMap of a TrainJob, key ``runtime``: what Trainer renders from."""
+RUNTIME_UNSEEN = ("must be created before the TrainJob is created", "not found")
+"""In the refusal of a TrainJob whose runtime was made a moment ago: the webhooks of Trainer and Kueue look into caches
+(pkg/runtime/core/trainingruntime.go, Kueue's pkg/controller/jobs/trainjob)."""
 TRAINJOB_SUSPENDED = "Suspended"
 TRAINJOB_COMPLETE = "Complete"
 TRAINJOB_FAILED = "Failed"
