@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -26,7 +27,9 @@ from airflow_provider_dispatch.adapters.kubeflow.targets import Target, check_pl
 from airflow_provider_dispatch.core.identity import JobID, parse_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.records import JobEvent, JobRecord, JobSelector, SubmissionRecord
-from airflow_provider_dispatch.exceptions import CapabilityError
+from airflow_provider_dispatch.exceptions import CapabilityError, ProtocolError
+
+_log = logging.getLogger(__name__)
 
 
 async def find(client: KubeClient, settings: KubeflowSettings, job: JobID, *, now: datetime) -> JobRecord:
@@ -43,7 +46,10 @@ async def find(client: KubeClient, settings: KubeflowSettings, job: JobID, *, no
 async def list_jobs(
     client: KubeClient, settings: KubeflowSettings, selector: JobSelector, *, now: datetime
 ) -> tuple[SubmissionRecord, ...]:
-    """The newest submission of each job that matches, the oldest job first. Costs one list of each kind."""
+    """The newest submission of each job that matches, the oldest job first. Costs one list of each kind.
+
+    One that somebody has spoilt is left out, so that it doesn't hide the others.
+    """
     labels = words.JOB_LABEL
     if selector.deployment:
         labels += f",{words.DEPLOYMENT_LABEL}={selector.deployment}"
@@ -52,10 +58,12 @@ async def list_jobs(
     trainjobs = await client.list(TRAINJOBS, settings.namespace, labels=labels)
     answers = await asyncio.gather(*(_list_all(client, settings, resource) for resource in kinds))
     objects = dict(zip(kinds, answers, strict=True))
-    newest = _find_newest(trainjobs.items)
-    records = (
-        build_record(_select_job(settings, objects, job, trainjob), trainjob, now) for job, trainjob in newest.items()
-    )
+    records = []
+    for job, trainjob in _find_newest(trainjobs.items).items():
+        try:
+            records.append(build_record(_select_job(settings, objects, job, trainjob), trainjob, now))
+        except ProtocolError as error:
+            _log.warning("%s is left out: %s", fields.name(trainjob), error)
     matching = (record for record in records if selector.matches(record))
     return tuple(sorted(matching, key=lambda record: (record.created_at or now, record.ref.job)))
 

@@ -11,14 +11,15 @@ import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient, ObjectList
+from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_ledger, fetch_workloads
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
+from airflow_provider_dispatch.adapters.kubeflow.model.job_objects import JobObjects, select_objects
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import build_ledger_name
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
-    CONFIG_MAPS,
     JOBS,
     JOBSETS,
     PODS,
@@ -27,7 +28,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     WORKLOADS,
     Resource,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import is_ours, read_submission_number
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import is_ours, read_ref, read_submission_number
 from airflow_provider_dispatch.adapters.kubeflow.targets import build_job_selector
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.exceptions import CapabilityError
@@ -64,23 +65,7 @@ class Inventory:
 
     def select(self, trainjob: Raw) -> ObjectSet:
         """The objects of one submission."""
-        number, uid = read_submission_number(trainjob), fields.uid(trainjob)
-
-        def mine(resource: Resource) -> tuple[Raw, ...]:
-            return tuple(raw for raw in self.of(resource) if read_submission_number(raw) in (number, 0))
-
-        workloads = [raw for raw in self.of(WORKLOADS) if fields.has_controller(raw, uid)]
-        jobsets = [raw for raw in self.of(JOBSETS) if fields.has_controller(raw, uid)]
-        return ObjectSet(
-            self.namespace,
-            trainjob=trainjob,
-            workload=next(iter(sorted(workloads, key=fields.is_deleting)), None),
-            jobset=next(iter(sorted(jobsets, key=fields.is_deleting)), None),
-            runtime=next(iter(mine(TRAINING_RUNTIMES)), None),
-            ledger=self.ledger,
-            jobs=mine(JOBS),
-            pods=mine(PODS),
-        )
+        return select_objects(JobObjects(self.namespace, self.objects, self.ledger), read_ref(trainjob))
 
 
 async def fetch_inventory(
@@ -100,18 +85,16 @@ async def fetch_inventory(
     found[WORKLOADS] = await _fetch_workloads(client, namespace, job, uids)
     for trainjob in found[TRAINJOBS]:
         await _add_unlabelled(client, trainjob, found)
-    ledger = await client.get(CONFIG_MAPS, build_ledger_name(job), namespace)
+    ledger = await fetch_ledger(client, namespace, job)
     return Inventory(namespace, found, ledger, answers[labelled.index(PODS)].resource_version)
 
 
 async def _fetch_workloads(client: KubeClient, namespace: str, job: JobID, uids: Collection[str]) -> tuple[Raw, ...]:
     """Of these TrainJobs; where none is known, those that name a TrainJob of the job as their owner."""
+    if uids:
+        return await fetch_workloads(client, namespace, uids)
     try:
-        if uids:
-            selectors = [f"{words.JOB_UID_LABEL}={uid}" for uid in sorted(uids)]
-            lists = await asyncio.gather(*(client.list(WORKLOADS, namespace, labels=one) for one in selectors))
-            return tuple(raw for answer in lists for raw in answer.items)
-        everything: ObjectList = await client.list(WORKLOADS, namespace)
+        everything = await client.list(WORKLOADS, namespace)
     except CapabilityError:
         return ()  # A cluster without Kueue.
     prefix = f"{build_ledger_name(job)}-s"

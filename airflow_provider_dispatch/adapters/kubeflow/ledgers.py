@@ -20,11 +20,6 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import CONFIG_M
 from airflow_provider_dispatch.core.identity import JobID
 
 
-async def fetch_ledger(client: KubeClient, namespace: str, job: JobID) -> Ledger:
-    """What is remembered of a job."""
-    return read_ledger(await client.get(CONFIG_MAPS, build_ledger_name(job), namespace))
-
-
 async def change_ledger(client: KubeClient, namespace: str, job: JobID, change: Callable[[Ledger], Ledger]) -> Ledger:
     """The ledger after the change; made when it is missing, left alone when the change changes nothing."""
     while True:

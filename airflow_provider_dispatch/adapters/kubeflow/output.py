@@ -10,6 +10,7 @@ how many lines were cut off by the rotation of a log.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -98,6 +99,7 @@ class _Reader:
     place: LogPlace = field(default_factory=LogPlace)
     is_begun: bool = False
     has_warned: bool = False
+    is_broken: bool = False
 
     def __post_init__(self) -> None:
         cursor, wanted = self.request.cursor, self.request
@@ -132,7 +134,13 @@ class _Reader:
                     yield line
             if not self.request.follow or self._is_complete(sight):
                 return
-            await self.changes()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Until something may have changed; a log that broke is tried again soon although nothing has."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS if self.is_broken else None):
+                await self.changes()
 
     async def _look(self) -> _Sight:
         objects = await fetch_objects(self.client, self.settings.namespace, self.ref)
@@ -181,7 +189,7 @@ class _Reader:
     async def _read_pod(self, pod: Raw, *, is_over: bool) -> AsyncGenerator[OutputLine]:
         """The log from the present place on; with *follow* until the container has ended."""
         self.place.begin_again()
-        is_whole = has_ended(pod)
+        is_whole, self.is_broken = has_ended(pod), False
         try:
             async with aclosing(self._read_lines(pod)) as lines:
                 async for raw, has_end in lines:
@@ -196,9 +204,12 @@ class _Reader:
                 raise
             if is_whole or is_over:
                 yield self._close_with_notice(f"the rest can't be read: {clean_text(str(error))}")
+            self.is_broken = True
             return
         if is_whole or await self._has_ended_meanwhile(pod):
             self.place.close()
+        else:
+            self.is_broken = True
 
     async def _read_lines(self, pod: Raw) -> AsyncGenerator[tuple[bytes, bool]]:
         """Lines without their ends; the last may have none."""

@@ -46,8 +46,8 @@ from airflow_provider_dispatch.core.records import StopReport
 from airflow_provider_dispatch.core.state import Cause
 from airflow_provider_dispatch.exceptions import RefusedError, UnavailableError
 
-PASS_SECONDS = 1.0
-"""Between two looks at everything, when no pod goes meanwhile."""
+FIRST_PASS_SECONDS, PASS_SECONDS = 0.25, 1.0
+"""Between two looks at everything, when no pod goes meanwhile; doubled from one to the other."""
 PROOF_SECONDS = 5.0
 """How long a stop that has nothing left to delete waits for the controller to prove deaths that it did not see."""
 REPORT_SHARE = timedelta(milliseconds=200)
@@ -164,7 +164,7 @@ async def _write_ledger(call: _Stop, inventory: Inventory) -> None:
 
 async def _remove_all(call: _Stop, inventory: Inventory) -> None:
     """Find and delete until only the ledger is left, then wait a moment for what is unproven."""
-    waited = 0.0
+    waited, pause = 0.0, FIRST_PASS_SECONDS
     async with _watch_pods(call, inventory.pods_version) as has_changed:
         while list(inventory) or (call.has_doubts and waited < PROOF_SECONDS):
             has_changed.clear()
@@ -174,8 +174,9 @@ async def _remove_all(call: _Stop, inventory: Inventory) -> None:
             except UnavailableError as error:
                 _log.warning("the stop of job %s goes on: %s", call.job, error)
             if list(inventory) or call.has_doubts:
-                waited += 0.0 if list(inventory) else PASS_SECONDS
-                await _pause(has_changed)
+                waited += 0.0 if list(inventory) else pause
+                await _pause(has_changed, pause)
+                pause = min(2 * pause, PASS_SECONDS)
 
 
 async def _look_again(call: _Stop) -> Inventory:
@@ -187,15 +188,17 @@ async def _look_again(call: _Stop) -> Inventory:
 
 
 async def _delete(call: _Stop, inventory: Inventory) -> None:
+    """What the garbage collector doesn't take with its owner by the next look is deleted then."""
+    is_owned_yet = any(not fields.is_deleting(raw) for raw in inventory.of(TRAINJOBS))
     for resource, raw in inventory:
-        if not fields.is_deleting(raw):
+        if not fields.is_deleting(raw) and (resource == TRAINJOBS or not is_owned_yet):
             await call.client.delete(resource, fields.name(raw), call.namespace, uid=fields.uid(raw))
 
 
-async def _pause(has_changed: asyncio.Event) -> None:
+async def _pause(has_changed: asyncio.Event, seconds: float) -> None:
     """Until a pod has gone, or a moment has passed."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PASS_SECONDS):
+        async with asyncio.timeout(seconds):
             await has_changed.wait()
 
 

@@ -111,6 +111,15 @@ def test_list_tells_the_newest_submission_of_each_job_the_oldest_first() -> None
     assert list_all(client, states=frozenset({State.RUNNING})) == []
 
 
+def test_a_spoilt_job_hides_no_other() -> None:
+    client = MemoryClient()
+    place_job(client, 1, suspend=True, notes=GATED, pods=0)
+    spoilt = build_other()
+    spoilt["metadata"]["annotations"][words.OWNER_ANNOTATION] = "{"
+    client.put(TRAINJOBS, spoilt)
+    assert list_all(client) == ["Z1 gated"]
+
+
 def test_list_on_a_cluster_without_kueue() -> None:
     client = MemoryClient()
     place_job(client, 1, queue="", suspend=True, notes=GATED, pods=0)

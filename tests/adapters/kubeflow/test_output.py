@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -76,12 +76,14 @@ def end_job(client: LogClient) -> None:
     client.put(TRAINJOBS, {**build_trainjob(), "status": {"conditions": done}})
 
 
-def read(client: KubeClient, *, scenes: list[Callable[[], object]] | None = None, **request: Any) -> list[OutputLine]:
+def read(client: KubeClient, *, scenes: Sequence[Callable[[], object]] = (), **request: Any) -> list[OutputLine]:
     """Read; each time that the reader waits, the next scene is played."""
 
+    left = list(scenes)
+
     async def change() -> None:
-        assert scenes, "it waits for something that the test doesn't bring"
-        scenes.pop(0)()
+        assert left, "it waits for something that the test doesn't bring"
+        left.pop(0)()
 
     waits: Callable[[], Awaitable[object]] = change
 
@@ -128,8 +130,12 @@ def test_a_stream_that_breaks_goes_on_without_a_gap() -> None:
     log = b"".join(stamp(number, 0, f"line {number}") for number in range(20))
     client = place(log=log)
     client.breaks += [(cut, UnavailableError("broken")) for cut in (100, 217, 333)]
-    end = [lambda: None, lambda: None, lambda: (put_pod(client, status=ENDED, log=log), end_job(client))]
-    lines = read(client, follow=True, scenes=end)
+
+    def end() -> None:
+        put_pod(client, status=ENDED, log=log)
+        end_job(client)
+
+    lines = read(client, follow=True, scenes=[lambda: None, lambda: None, end])
     assert texts(lines) == [f"line {number}" for number in range(20)]
 
 

@@ -271,3 +271,16 @@ def test_nothing_of_another_job_is_touched() -> None:
     client.put(TRAINJOBS, other)
     ask(client)
     assert [raw["metadata"]["name"] for raw in left(client)] == ["dj-other-s1"]
+
+
+def test_a_record_that_somebody_has_spoilt_keeps_nothing_from_going() -> None:
+    copy = build_record(**{"pod-1-0": {}})
+    client = place_running(notes={words.RECORD_ANNOTATION: "{"})
+    client.put(CONFIG_MAPS, build_ledger(JOB, Ledger(1, record=copy)))
+    assert ask(client).is_complete
+
+
+def test_the_garbage_collector_is_left_its_work() -> None:
+    client = place_running()
+    ask(client)
+    assert client.count("delete") == 1

@@ -21,6 +21,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_left
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_submission_number
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.records import ObjectReport, StopReport
+from airflow_provider_dispatch.exceptions import ProtocolError
 
 _ABOVE_PODS = (TRAINJOBS, JOBSETS, JOBS)
 
@@ -76,17 +77,25 @@ class Witness:
 def build_left_record(trainjobs: Iterable[Raw], carried: ExecutionRecord) -> ExecutionRecord:
     """The execution record that outlives the TrainJobs: the newest one's, with every pod that may live.
 
-    :param trainjobs: the oldest submission first.
+    :param trainjobs: the oldest submission first. One whose record somebody has spoilt must be stoppable too; the
+        ledger has the controller's copy of it.
     :param carried: what the ledger holds.
     """
     left = carried
     for trainjob in trainjobs:
-        stamp = fields.annotation(trainjob, words.RECORD_ANNOTATION)
-        record = ExecutionRecord.from_json(stamp) if stamp else EMPTY_RECORD
+        record = _read_record(trainjob)
         if record != EMPTY_RECORD:
             undead = build_undead(record, (*left.undead, *left.pods), read_submission_number(trainjob))
             left = replace(record, undead=undead)
     return left
+
+
+def _read_record(trainjob: Raw) -> ExecutionRecord:
+    stamp = fields.annotation(trainjob, words.RECORD_ANNOTATION)
+    try:
+        return ExecutionRecord.from_json(stamp) if stamp else EMPTY_RECORD
+    except ProtocolError:
+        return EMPTY_RECORD
 
 
 def build_confirmed(record: ExecutionRecord, witness: Witness) -> ExecutionRecord:
