@@ -20,10 +20,15 @@ from airflow_provider_dispatch.adapters.kubeflow.model.queue_guard import (
     explain_unguarded,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import ACCESS_REVIEWS, TRAINJOBS, WORKLOADS
-from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import fetch_lease, fetch_queue_view, fetch_runtime
+from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import (
+    fetch_lease,
+    fetch_queue_names,
+    fetch_queue_view,
+    fetch_runtime,
+)
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.core.capabilities import Answer, Capability, Finding, Preflight, Source
-from airflow_provider_dispatch.exceptions import DispatchError, RefusedError
+from airflow_provider_dispatch.exceptions import DispatchError, RefusedError, SpecError
 
 PROBE_NAME = "dispatch-preflight"
 
@@ -56,11 +61,18 @@ async def run_preflight(client: KubeClient, settings: KubeflowSettings, *, now: 
 async def fetch_capabilities(
     client: KubeClient, settings: KubeflowSettings, queue: str, *, now: datetime
 ) -> Mapping[Capability, Finding]:
-    """What `start` needs to know of a queue; empty means plain mode. Hold and start gate are seen on the job itself."""
+    """What `start` needs to know of a queue; empty means plain mode. Hold and start gate are seen on the job itself.
+
+    :raises SpecError: no such LocalQueue in the namespace of the connection.
+    """
     if not queue:
         lease = await fetch_lease(client, settings) if settings.has_controller else None
         return derive_plain_capabilities(settings, lease, now)
-    return derive_queue_capabilities(await fetch_queue_view(client, settings, queue), settings, now)
+    view = await fetch_queue_view(client, settings, queue)
+    if view.local_queue is None:
+        known = await fetch_queue_names(client, settings)
+        raise SpecError("queue", f"is not one of {known} in namespace {settings.namespace}", queue)
+    return derive_queue_capabilities(view, settings, now)
 
 
 def derive_queue_checks(view: QueueView, settings: KubeflowSettings, now: datetime) -> dict[str, Finding]:

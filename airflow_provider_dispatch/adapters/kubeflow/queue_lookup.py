@@ -65,14 +65,9 @@ async def fetch_queue_view(client: KubeClient, settings: KubeflowSettings, queue
     return QueueView(queue, local_queue, cluster_queue, check, lease)
 
 
-async def check_queue(client: KubeClient, settings: KubeflowSettings, queue: str) -> None:
-    """Refuse a queue that isn't there; the message lists those that are.
-
-    :raises SpecError: no such LocalQueue in the namespace of the connection.
-    """
-    if await client.get(LOCAL_QUEUES, queue, settings.namespace) is None:
-        known = await _fetch_names(client, LOCAL_QUEUES, settings.namespace)
-        raise SpecError("queue", f"is not one of {known} in namespace {settings.namespace}", queue)
+async def fetch_queue_names(client: KubeClient, settings: KubeflowSettings) -> str:
+    """The LocalQueues of the connection's namespace, for people."""
+    return await _fetch_names(client, LOCAL_QUEUES, settings.namespace)
 
 
 async def check_priority_class(client: KubeClient, priority: str) -> None:
@@ -86,7 +81,7 @@ async def check_priority_class(client: KubeClient, priority: str) -> None:
 
 
 async def fetch_runtime(client: KubeClient, settings: KubeflowSettings, named: str | None) -> Raw:
-    """The training runtime of a job: the namespace's own of that name before the cluster's.
+    """The training runtime of a job: the cluster's of that name before the namespace's own.
 
     :raises SpecError: none is named, or there is none of that name.
     """

@@ -49,7 +49,6 @@ from airflow_provider_dispatch.adapters.kubeflow.preflight import (
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import (
     QueueMemory,
     check_priority_class,
-    check_queue,
     fetch_runtime,
 )
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
@@ -125,7 +124,7 @@ async def _ensure_trainjob(starter: _Starter) -> Raw:
         fetch_runtime(client, settings, request.spec.runtime), _check_cluster(starter, terms)
     )
     # Both are built before anything is written: what the cluster could not carry is found here.
-    runtime, trainjob = build_runtime(request, original, terms), build_trainjob(request, terms)
+    runtime, trainjob = build_runtime(request, original, terms), build_trainjob(request, original, terms)
     await _ensure_runtime(starter, runtime)
     await _ensure_ledger(starter, config_map, ledger)
     return await _create_trainjob(starter, trainjob, terms)
@@ -191,8 +190,6 @@ async def _is_cut_off(starter: _Starter) -> bool:
 async def _check_cluster(starter: _Starter, terms: Terms) -> None:
     client, settings, memory, now = starter.client, starter.settings, starter.memory, starter.now
     if not memory.knows(settings, now, "queue", terms.queue):
-        if terms.queue:
-            await check_queue(client, settings, terms.queue)
         check_may_start(await fetch_capabilities(client, settings, terms.queue, now=now))
         memory.note(settings, now, "queue", terms.queue)
     if terms.priority_class and not memory.knows(settings, now, "priority", terms.priority_class):

@@ -14,7 +14,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES, TRAINJOBS
-from airflow_provider_dispatch.adapters.kubeflow.model.runtime_copy import build_runtime_spec
+from airflow_provider_dispatch.adapters.kubeflow.model.runtime_copy import build_runtime_spec, count_trainer_nodes
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import build_annotations, build_labels
 from airflow_provider_dispatch.adapters.kubeflow.model.terms import Terms
 from airflow_provider_dispatch.core.identity import build_object_name
@@ -45,9 +45,10 @@ def build_runtime(request: StartRequest, runtime: Raw, terms: Terms) -> Object:
     }
 
 
-def build_trainjob(request: StartRequest, terms: Terms) -> Object:
+def build_trainjob(request: StartRequest, runtime: Raw, terms: Terms) -> Object:
     """The TrainJob, its gate closed.
 
+    :param runtime: the one that the user named.
     :raises SpecError: more than an object may carry.
     """
     labels = _build_labels(request)
@@ -70,7 +71,7 @@ def build_trainjob(request: StartRequest, terms: Terms) -> Object:
                 "kind": TRAINING_RUNTIMES.kind,
                 "name": build_object_name(request.job, request.submission),
             },
-            "trainer": {"numNodes": request.spec.leader.nodes},
+            "trainer": {"numNodes": count_trainer_nodes(request.spec, runtime)},
         },
     }
 

@@ -39,6 +39,8 @@ _STATUS = {When.READY: "Ready", When.COMPLETE: "Complete"}
 _KEPT_OF_JOBSET = ("volumeClaimPolicies",)
 _OWN_RENDEZVOUS = "torch"
 """Of ``mlPolicy``: Trainer's variables assume one role named ``node``; ours say the same for any."""
+_ONLY_FOR_NODE = ("jax", "xgboost", "flux")
+"""Of ``mlPolicy``: Trainer looks for rank 0 under the name ``node``, and we say nothing in its place."""
 
 Object = dict[str, Any]
 
@@ -51,6 +53,9 @@ def build_runtime_spec(request: StartRequest, runtime: Raw, terms: Terms) -> Obj
     """
     spec = copy.deepcopy(dict(fields.mapping(runtime, "spec")))
     policy = {key: value for key, value in fields.mapping(spec, "mlPolicy").items() if key != _OWN_RENDEZVOUS}
+    if request.spec.leader.name != words.NODE_CONTAINER and (found := sorted(policy.keys() & _ONLY_FOR_NODE)):
+        problem = f"the runtime's policy {found[0]} finds the leading role only under the name {words.NODE_CONTAINER}"
+        raise SpecError("roles", problem, request.spec.leader.name)
     spec["mlPolicy"] = {**policy, "numNodes": request.spec.leader.nodes}
     template = fields.mapping(spec, "template")
     labels = build_labels(request.job, request.submission, request.owner.deployment)
@@ -60,6 +65,15 @@ def build_runtime_spec(request: StartRequest, runtime: Raw, terms: Terms) -> Obj
         "spec": _build_jobset_spec(request, fields.mapping(template, "spec"), terms),
     }
     return spec
+
+
+def count_trainer_nodes(spec: JobSpec, runtime: Raw) -> int:
+    """``numNodes`` of the TrainJob: ranks of the leading role, but with MPI those of its workers."""
+    policy = fields.dig(runtime, "spec", "mlPolicy", "mpi")
+    workers = next((role.nodes for role in spec.roles if role.name == words.NODE_CONTAINER), None)
+    if policy is None or workers is None:
+        return spec.leader.nodes
+    return workers + int(fields.flag(policy, "runLauncherAsNode"))
 
 
 def _build_jobset_spec(request: StartRequest, own: Raw, terms: Terms) -> Object:

@@ -90,7 +90,7 @@ def has_empty(value) -> bool:
 
 def test_a_trainjob_is_born_suspended_gated_and_labelled() -> None:
     asked = StartRequest(JOB, 2, 3, JobSpec(command=["a"], nodes=4), Owner("blue", "d", "r", "t"))
-    built = build_trainjob(asked, Terms("team", "lq", "high"))
+    built = build_trainjob(asked, runtime(), Terms("team", "lq", "high"))
     assert built["metadata"]["name"] == f"dj-{JOB.lower()}-s2"
     assert built["metadata"]["labels"] == {
         words.JOB_LABEL: JOB.lower(),
@@ -118,14 +118,33 @@ def test_a_pause_is_a_second_gate_that_only_kueue_would_read() -> None:
     later = datetime.now(UTC) + timedelta(minutes=1)
     asked = StartRequest(JOB, 1, 1, JobSpec(command=["a"]), not_before=later)
     gates = [
-        build_trainjob(asked, terms)["metadata"]["annotations"][words.ADMISSION_GATED_BY] for terms in (KUEUE, PLAIN)
+        build_trainjob(asked, runtime(), terms)["metadata"]["annotations"][words.ADMISSION_GATED_BY]
+        for terms in (KUEUE, PLAIN)
     ]
     assert gates == [f"{words.GATE},{words.NOT_BEFORE_GATE}", words.GATE]
-    assert read_submission(build_trainjob(asked, PLAIN)).not_before == later
+    assert read_submission(build_trainjob(asked, runtime(), PLAIN)).not_before == later
+
+
+@pytest.mark.parametrize(("policy", "nodes"), [({}, 3), ({"runLauncherAsNode": True}, 4), (None, 1)])
+def test_with_mpi_the_workers_are_counted(policy, nodes: int) -> None:
+    asked = request(roles=[role("launcher", 1, ("node", "ready")), role("node", 3)])
+    given = runtime(node("launcher"), node("node", None))
+    given["spec"]["mlPolicy"] = {"numNodes": 1, **({"mpi": policy} if policy is not None else {})}
+    assert build_trainjob(asked, given, KUEUE)["spec"]["trainer"] == {"numNodes": nodes}
+    assert build_runtime(asked, given, KUEUE)["spec"]["mlPolicy"]["numNodes"] == 1
+
+
+@pytest.mark.parametrize("policy", ["jax", "xgboost", "flux"])
+def test_a_policy_that_knows_no_name_but_node_is_not_given_another(policy: str) -> None:
+    given = runtime()
+    given["spec"]["mlPolicy"] = {policy: {}}
+    assert build_runtime(request(), given, KUEUE)["spec"]["mlPolicy"] == {policy: {}, "numNodes": 1}
+    with pytest.raises(SpecError, match=f"policy {policy} finds the leading role only under the name node"):
+        build_runtime(request(roles=[role("head")]), given, KUEUE)
 
 
 def test_plain_mode_names_no_queue() -> None:
-    labels = build_trainjob(request(), PLAIN)["metadata"]["labels"]
+    labels = build_trainjob(request(), runtime(), PLAIN)["metadata"]["labels"]
     assert labels == LABELS
 
 
