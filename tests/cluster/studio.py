@@ -161,7 +161,7 @@ class Studio:
         await self.client.create(TRAINING_RUNTIMES, build_runtime(request, runtime, terms), self.namespace)
         ledger = build_ledger(job, Ledger(1, "recording"))
         await self.client.create(CONFIG_MAPS, ledger, self.namespace)
-        wanted = _lay_over(build_trainjob(request, terms), changes)
+        wanted = _lay_over(build_trainjob(request, runtime, terms), changes)
         wanted["metadata"]["annotations"][words.ADMISSION_GATED_BY] = ",".join(gates)
         made = await self.client.create(TRAINJOBS, wanted, self.namespace)
         ref = read_ref(made)
