@@ -150,7 +150,7 @@ def _translate_not_found(call: Call, answer: fields.Raw, said: str) -> DispatchE
         return CapabilityError(
             f"can't {call}: the cluster doesn't serve {call.api} ({said}); install what does, in that version"
         )
-    if kind == "namespaces":
+    if kind == "namespaces" and call.method == "POST":
         return RefusedError(f"can't {call}: its namespace doesn't exist ({said}); create it")
     return ObjectGoneError(f"can't {call}: there is none of that name ({said})")
 

@@ -52,13 +52,18 @@ class JobCache:
         self._by_owner: defaultdict[str, set[str]] = defaultdict(set)
         self._job_of_owner: dict[str, JobID] = {}
         self._deleted: set[str] = set()
+        self._listed_at: dict[Resource, str] = {}
 
     def replace(self, resource: Resource, listed: ObjectList) -> None:
         """These are all there are at that version."""
+        # It does so when it is restored from a backup; what is known is then of no use.
+        has_gone_back = _is_newer(self._listed_at.get(resource, ""), listed)
+        self._listed_at[resource] = listed.resource_version
         present = {fields.uid(raw) for raw in listed.items}
         for uid, raw in list(self._objects[resource].items()):
             # What was read by itself meanwhile may be newer than the whole list.
-            if uid not in present and not _is_newer(fields.text(raw, "metadata", "resourceVersion"), listed):
+            is_newer = _is_newer(fields.text(raw, "metadata", "resourceVersion"), listed)
+            if has_gone_back or (uid not in present and not is_newer):
                 self.remove(resource, raw)
         self._deleted.clear()
         for raw in listed.items:

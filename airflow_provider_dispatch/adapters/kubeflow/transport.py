@@ -154,6 +154,7 @@ class Transport:
         :raises DispatchError: see the module `errors`; a broken or silent connection is an UnavailableError.
         """
         try:
+            # A pod that is on no node yet has no log: 204, and no byte.
             async with self._open_stream(call, silence_seconds) as response:
                 async for chunk in response.content.iter_any():
                     yield chunk
@@ -193,7 +194,7 @@ class Transport:
             response.close()
             response = await self._begin_stream(self._get_connection(call), call, silence_seconds)
         try:
-            if response.status != 200:
+            if response.status not in {200, 204}:
                 raise translate_answer(call, response.status, await response.read(), response.headers)
             yield response
         finally:

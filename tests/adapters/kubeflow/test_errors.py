@@ -75,6 +75,7 @@ def test_every_answer_is_translated(call, body):
         (READ, 403, "Forbidden", {"name": "p", "kind": "pods"}, RefusedError),
         (READ, 404, "NotFound", {"name": "p", "kind": "pods"}, errors.ObjectGoneError),
         (READ, 404, "NotFound", {}, CapabilityError),
+        (READ, 404, "NotFound", {"name": "dispatch", "kind": "namespaces"}, errors.ObjectGoneError),
         (CREATE, 404, "NotFound", {"name": "dispatch", "kind": "namespaces"}, RefusedError),
         (CREATE, 409, "AlreadyExists", {"name": "p"}, errors.AlreadyExistsError),
         (CREATE, 409, "Conflict", {"name": "quota"}, UnavailableError),
