@@ -38,7 +38,7 @@ RUBBISH = st.one_of(
     st.builds(lambda: [None, 1, {"type": 3}]),
 )
 scenes = st.sampled_from(RECORDINGS)
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
