@@ -18,7 +18,7 @@ from airflow_provider_dispatch.controller.apply import LeaseLostError
 from airflow_provider_dispatch.controller.running import Replica
 from airflow_provider_dispatch.exceptions import ConflictError, UnavailableError
 from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
-from tests.adapters.kubeflow.objects import JOB, build_pod
+from tests.adapters.kubeflow.objects import JOB, build_pod, build_record
 from tests.controller.world import LEDGER, NAME, UID, WORKLOAD, World, asynchronous, build_condition, show
 
 
@@ -434,3 +434,71 @@ async def test_plain_job_runs_again_once_its_pods_are_gone(world: World):
     await show(replica)
     await replica.loop.look(UID)
     assert world.trainjob()["spec"]["suspend"] is False
+
+
+@asynchronous
+async def test_pod_of_the_same_name_is_not_the_one_that_was_recorded(world: World):
+    world.place_admitted_job(pods=1)
+    replica = await world.start_replica()
+    name = world.client.peek_all(PODS)[0]["metadata"]["name"]
+
+    def swap(client: MemoryClient, verb: str, resource: Resource, _raw: Object) -> None:
+        if (verb, resource) == ("create", CONFIG_MAPS):
+            client.drop(PODS, name)
+            world.place_pod(0, uid="another", name=name)
+
+    world.client.reactions.append(swap)
+    with pytest.raises(ConflictError):
+        await replica.loop.look(UID)
+    assert world.epochs() == [None]
+
+
+@asynchronous
+async def test_ready_is_never_said_of_a_reservation_that_has_changed(world: World):
+    world.place_job()
+    world.reserve()
+    replica = await world.start_replica()
+
+    def take_quota_away(client: MemoryClient, verb: str, resource: Resource, _raw: Object) -> None:
+        if (verb, resource) == ("patch", TRAINJOBS):
+            workload = client.peek(WORKLOADS, WORKLOAD)
+            assert workload is not None
+            workload["status"]["conditions"] = [build_condition(words.QUOTA_RESERVED, "False", world.wall())]
+            client.put(WORKLOADS, workload)
+
+    world.client.reactions.append(take_quota_away)
+    with pytest.raises(ConflictError):
+        await replica.loop.look(UID)
+    assert world.check()["state"] == "Pending"
+
+
+@asynchronous
+async def test_old_submission_never_overwrites_what_the_ledger_says_of_a_newer_one(world: World):
+    notes = {words.RECORD_ANNOTATION: build_record(old={"is_dead": True})}
+    world.place_job(admissions="1", notes=notes)
+    ledger = {"ledger": '{"submission": 2}', "execution": build_record(new={})}
+    world.client.put(CONFIG_MAPS, {"metadata": {"name": LEDGER}, "data": ledger})
+    replica = await world.start_replica()
+
+    await replica.loop.look(UID)
+
+    found = world.client.peek(CONFIG_MAPS, LEDGER)
+    assert found is not None
+    assert found["data"] == ledger
+
+
+@asynchronous
+async def test_end_is_judged_on_a_fresh_read(world: World):
+    world.place_admitted_job()
+    replica = await world.start_replica()
+    await replica.loop.look(UID)
+    trainjob = world.trainjob()
+    trainjob["status"] = {"conditions": [build_condition(words.TRAINJOB_COMPLETE, "True", world.wall())]}
+    seen = world.client.put(TRAINJOBS, trainjob)
+    await show(replica)
+    # Meanwhile Trainer has taken it back, and the watch is late.
+    world.client.put(TRAINJOBS, {**seen, "status": {}})
+
+    await replica.loop.look(UID)
+
+    assert world.note(words.END_ANNOTATION) is None
