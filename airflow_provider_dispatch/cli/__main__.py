@@ -22,10 +22,11 @@ LIBRARIES = {"rich", "typer", "yaml"}
 try:
     from airflow_provider_dispatch.cli.app import app
 except ModuleNotFoundError as error:
-    if error.name not in LIBRARIES:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in LIBRARIES:
         raise
     sys.stderr.write(
-        f"error: the command needs {error.name}, which is not installed: pip install 'airflow-provider-dispatch[cli]'\n"
+        f"error: the command needs {missing}, which is not installed: pip install 'airflow-provider-dispatch[cli]'\n"
     )
     sys.exit(ExitCode.NOT_READY)
 

@@ -52,7 +52,7 @@ class View:
     :param plain: JSON data; its keys are promised to programs.
     :param columns: headings; empty for a list of names and values.
     :param rows: cells as text.
-    :param notes: lines below the table.
+    :param notes: lines below the table, one each.
     """
 
     plain: object
@@ -99,7 +99,9 @@ class Screen:
 
     def tell(self, line: str) -> None:
         """Say something that is no answer, such as why there is none."""
-        sys.stderr.write("\n".join(map(clean_text, line.splitlines())) + "\n")
+        first, *more = map(clean_text, line.splitlines() or [""])
+        # What follows the first line is set in, so that nobody's text looks like a line of ours.
+        sys.stderr.write("\n".join([first, *(f"  {each.removeprefix('  ')}" for each in more)]) + "\n")
         sys.stderr.flush()
 
     def tell_progress(self, line: str) -> None:
@@ -118,7 +120,7 @@ class Screen:
         sys.stdout.flush()
 
     def _show_table(self, view: View) -> None:
-        notes = [Text(clean_text(line)) for note in view.notes for line in note.splitlines()]
+        notes = [Text(clean_text(note)) for note in view.notes]
         if sys.stdout.isatty():
             table = [_build_table(view.columns, view.rows, is_wide=False)] if view.rows else []
             Console(file=sys.stdout, highlight=False).print(*table, *notes, sep="\n")

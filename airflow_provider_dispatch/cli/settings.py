@@ -7,8 +7,10 @@ a setting may be secret. No adapter is made and nothing is contacted, but an Air
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -114,7 +116,9 @@ def _default_root() -> str:
 
 
 def _load_connection(conn_id: str) -> ConnectionSettings:
-    found: ConnectionSettings = _import_hooks("connection_loader").load_connection(conn_id)
+    # Airflow logs to standard output, where the answer of the verb belongs alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        found: ConnectionSettings = _import_hooks("connection_loader").load_connection(conn_id)
     return found
 
 

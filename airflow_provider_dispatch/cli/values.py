@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from airflow_provider_dispatch.exceptions import SpecError
 
 LONGEST = timedelta(days=3650)
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
+_SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_DURATION = re.compile(rf"(?=.)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:({_SECONDS.pattern})s)?", re.ASCII)
 
 
 def read_duration(option: str, text: str) -> timedelta:
@@ -21,8 +22,10 @@ def read_duration(option: str, text: str) -> timedelta:
 
     :raises SpecError: something else, or more than ten years.
     """
-    match = _DURATION.fullmatch(text.strip())
-    if not text.strip() or match is None:
+    text = text.strip()
+    # A number alone counts seconds; behind another unit it could be anything.
+    match = _DURATION.fullmatch(f"{text}s" if _SECONDS.fullmatch(text) else text)
+    if match is None:
         raise SpecError(option, "must be a length of time such as 90s, 15m, 1h30m or 2d", text)
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     try:
@@ -44,26 +47,26 @@ def read_moment(option: str, text: str, now: datetime) -> datetime:
 
     :raises SpecError: neither.
     """
-    if _DURATION.fullmatch(text.strip()) and text.strip():
+    text = text.strip()
+    if _SECONDS.fullmatch(text) or _DURATION.fullmatch(text):
         return now + read_duration(option, text)
     try:
-        moment = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(text)
     except ValueError:
         problem = "must be a length of time such as 2h, or a moment such as 2030-01-31T18:00"
         raise SpecError(option, problem, text) from None
     return moment if moment.tzinfo is not None else moment.astimezone()
 
 
-def read_pairs(option: str, texts: Iterable[str], *, is_secret: bool = False) -> dict[str, str]:
+def read_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """Pairs written ``name=value``.
 
-    :param is_secret: errors don't show what was written.
     :raises SpecError: no ``=``, or nothing before it.
     """
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise SpecError(option, "must be written name=value", None if is_secret else text)
+            raise SpecError(option, "must be written name=value", text)
         pairs[name] = value
     return pairs

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a program: its help, what it loads, what it needs, its manners on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+import airflow_provider_dispatch
+from airflow_provider_dispatch.cli.app import VERBS
+from tests.adapters.local.world import World
+from tests.cli.calling import PROGRAM, Caller
+from tests.cli.conftest import FakeWorld
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+PATIENCE_SECONDS = 60
+
+
+def run(*words: str, code: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code] if code else PROGRAM
+    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=PATIENCE_SECONDS, **options)
+
+
+def test_every_verb_has_a_help_with_the_options_of_all(fake: FakeWorld) -> None:
+    for verb in VERBS:
+        answer = fake.dispatch(verb, "--help")
+
+        assert answer.code == 0
+        assert {"--conn-id", "--settings", "--output", "--call-timeout"} <= set(re.findall(r"--[a-z-]+", answer.out))
+
+
+def test_the_documentation_has_every_verb(repository) -> None:
+    text = (repository / "docs/command.md").read_text()
+
+    assert re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE) == list(VERBS)
+
+
+def test_the_help_loads_neither_a_backend_nor_airflow() -> None:
+    look = (
+        "import sys; from airflow_provider_dispatch.cli.app import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('loaded', *sys.modules)"
+    )
+
+    loaded = run(code=look).stdout.splitlines()[-1].split()
+
+    assert loaded[0] == "loaded"
+    heavy = ("airflow", "kubernetes", "airflow_provider_dispatch.adapters.local", "airflow_provider_dispatch.hooks")
+    assert [name for name in loaded if f"{name}.".startswith(tuple(f"{each}." for each in heavy))] == []
+
+
+@pytest.mark.parametrize("library", ["typer", "rich", "yaml"])
+def test_a_missing_library_is_named_with_what_to_install(library: str) -> None:
+    code = f"import sys, runpy; sys.modules[{library!r}] = None; runpy.run_module({PROGRAM[-1]!r}, run_name='__main__')"
+
+    done = run(code=code)
+
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr == (
+        f"error: the command needs {library}, which is not installed: pip install 'airflow-provider-dispatch[cli]'\n"
+    )
+
+
+def test_the_version_is_told() -> None:
+    done = run("--version")
+
+    assert (done.returncode, done.stdout) == (0, f"{airflow_provider_dispatch.__version__}\n")
+
+
+def test_completion_is_offered() -> None:
+    done = run(env=os.environ | {"_DISPATCH_COMPLETE": "complete_bash", "COMP_WORDS": "dispatch ex", "COMP_CWORD": "1"})
+
+    assert (done.returncode, done.stdout.split()) == (0, ["explain"])
+
+
+def run_on_a_terminal(dispatch: Caller, *words: str, **variables: str) -> str:
+    """What a terminal gets to see."""
+    leader, follower = pty.openpty()
+    unset = {name: "" for name in ("NO_COLOR",) if name not in variables}
+    try:
+        process = dispatch.spawn(
+            *words, stdout=follower, stderr=follower, env={"TERM": "xterm-256color"} | unset | variables
+        )
+        os.close(follower)
+        seen = b""
+        while True:
+            try:
+                chunk = os.read(leader, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not chunk:
+                break
+            seen += chunk
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        os.close(leader)
+    return seen.decode()
+
+
+def test_colours_appear_on_a_terminal_only_and_not_where_they_are_unwanted(dispatch: Caller, world: World) -> None:
+    assert COLOUR.search(run_on_a_terminal(dispatch, "preflight"))
+    quiet = COLOUR.findall(run_on_a_terminal(dispatch, "preflight", NO_COLOR="1"))
+    assert [code for code in quiet if re.search(r"3[0-7]|9[0-7]", code)] == []
+    assert not COLOUR.search(dispatch("preflight").out)
+    assert not COLOUR.search(run_on_a_terminal(dispatch, "capabilities", "-o", "json").split("{", 1)[1])
+
+
+def test_a_reader_that_leaves_early_does_no_harm(dispatch: Caller) -> None:
+    process = dispatch.spawn("capabilities")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    process.wait(PATIENCE_SECONDS)
+    process.stderr.close()
+
+    assert "Traceback" not in said
+
+
+def test_the_form_of_json_is_that_of_yaml(fake: FakeWorld) -> None:
+    fake.dispatch("start", "--", "run")
+
+    as_json, as_yaml = (fake.dispatch("list", "-o", form).out for form in ("json", "yaml"))
+
+    assert json.loads(as_json) == yaml.safe_load(as_yaml)
