@@ -284,3 +284,20 @@ def test_the_garbage_collector_is_left_its_work() -> None:
     client = place_running()
     ask(client)
     assert client.count("delete") == 1
+
+
+class Swapping(MemoryClient):
+    """Somebody replaces the runtime by one of his own just before it is deleted."""
+
+    async def delete(self, resource: Resource, name: str, namespace: str | None = None, **options: Any) -> bool:
+        if resource == TRAINING_RUNTIMES and self.peek(resource, name) is not None:
+            self.drop(resource, name)
+            self.put(resource, {"metadata": {"name": name, "uid": "theirs"}})
+        return await super().delete(resource, name, namespace, **options)
+
+
+def test_what_somebody_else_put_in_its_place_stays() -> None:
+    client = Swapping()
+    client.put(TRAINING_RUNTIMES, build_runtime())
+    assert ask(client).is_complete
+    assert [raw["metadata"]["uid"] for raw in left(client)] == ["theirs"]
