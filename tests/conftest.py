@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+pytest_plugins = ["tests.cluster.fixtures"]
 
 
 def _isolate_airflow() -> Path:
