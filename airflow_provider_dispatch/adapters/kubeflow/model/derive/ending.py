@@ -21,6 +21,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import Rank, 
 from airflow_provider_dispatch.adapters.kubeflow.model.derive.scene import Scene
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Condition
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import End
+from airflow_provider_dispatch.core.job_spec import When
 from airflow_provider_dispatch.core.observation import Evidence
 from airflow_provider_dispatch.core.result import parse_result
 from airflow_provider_dispatch.core.state import Cause, State
@@ -42,7 +43,7 @@ def derive_end(scene: Scene) -> End | None:
         return _build_failure(scene, failed, first)
     if first is not None and first in scene.current and not _is_restart_due(scene):
         return _build_end(scene, explain_rank(first), first.ended_at, first)
-    return _find_limit(scene)
+    return _find_lost_dependency(scene) or _find_limit(scene)
 
 
 def _find_failed(scene: Scene) -> tuple[str, Condition] | None:
@@ -109,6 +110,19 @@ def _build_end(scene: Scene, reason: Reason, at: datetime | None, rank: Rank | N
         reason.evidence,
         derive_failed_rank(rank) if rank is not None else None,
     )
+
+
+def _find_lost_dependency(scene: Scene) -> End | None:
+    """A role that others wait for has ended well and was never ready. JobSet would start them all the same."""
+    roles = scene.submission.spec.roles
+    awaited = {after.role for role in roles for after in role.after if after.when is When.READY}
+    checked = {role.name for role in roles if role.readiness is not None} & awaited
+    lost = [rank for rank in scene.current if rank.role in checked and rank.has_succeeded and rank.was_never_ready]
+    if not lost:
+        return None
+    proof = Evidence(lost[0].object, "Ready", "never True", lost[0].unready_at)
+    detail = f"{lost[0].role} ended before it was ready, and other roles wait for it"
+    return End(State.FAILED, lost[0].ended_at or scene.now, Cause.DEPENDENCY_FAILED, detail, (proof,))
 
 
 def _find_limit(scene: Scene) -> End | None:

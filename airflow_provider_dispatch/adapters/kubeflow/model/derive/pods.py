@@ -31,6 +31,7 @@ class Exit:
     reason: str = ""
     message: str = ""
     at: datetime | None = None
+    began_at: datetime | None = None
 
     @property
     def signal(self) -> int | None:
@@ -68,6 +69,7 @@ class Rank:
     unschedulable: str = ""
     is_ready: bool = False
     ready_at: datetime | None = None
+    unready_at: datetime | None = None
     is_silent: bool = False
     is_started: bool = False
     started_at: datetime | None = None
@@ -125,6 +127,12 @@ class Rank:
     def has_failed(self) -> bool:
         """It ended otherwise, and we had not asked it to."""
         return (self.phase == FAILED or (self.is_condemned and self.phase != SUCCEEDED)) and not self.was_signalled
+
+    @property
+    def was_never_ready(self) -> bool:
+        """It ended, and the cluster has called it unready since before its process began."""
+        began = self.exit.began_at if self.exit is not None else None
+        return began is not None and self.unready_at is not None and self.unready_at <= began
 
     @property
     def is_running(self) -> bool:
@@ -190,6 +198,7 @@ def _read_rank(pod: Raw, signalled_from: datetime | None) -> Rank:
         unschedulable=_read_unschedulable(scheduled),
         is_ready=ready is not None and ready.is_true,
         ready_at=ready.at if ready is not None and ready.is_true else None,
+        unready_at=ready.at if ready is not None and not ready.is_true else None,
         is_silent=is_unready and containers_ready is not None and containers_ready.is_true,
         is_started=any(fields.mapping(one, "state", "running") for one in containers),
         started_at=min((at for at in started if at is not None), default=None),
@@ -215,6 +224,7 @@ def _read_exit(containers: list[Raw]) -> Exit | None:
             fields.text(ended, "reason"),
             fields.text(ended, "message"),
             fields.moment(ended, "finishedAt"),
+            fields.moment(ended, "startedAt"),
         )
         for ended in (fields.mapping(one, "state", "terminated") for one in containers)
         if ended

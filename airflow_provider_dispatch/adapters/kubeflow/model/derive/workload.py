@@ -23,26 +23,27 @@ EXCEEDS_QUOTA = "ExceedsMaxQuota"
 NO_FLAVOR = "NoMatchingFlavor"
 MISCONFIGURED = "Misconfigured"
 UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"
-NEVER = frozenset({EXCEEDS_QUOTA, NO_FLAVOR})
+NEVER = frozenset({EXCEEDS_QUOTA, NO_FLAVOR, MISCONFIGURED})
 """Reasons that no end of another job removes."""
 
 _LEGACY = frozenset({"Pending", "Inadmissible", "Waiting"})
 _TRANSLATIONS = (
+    ("Pending the preemption of", "WaitingForPreemptedWorkloads"),
+    ("overlapping preemption targets", "WaitingForPreemptedWorkloads"),
     ("insufficient unused quota", WAITING_FOR_QUOTA),
-    ("Waiting for", "WaitingForPreemptedWorkloads"),
-    ("Preempted to accommodate", "WaitingForPreemptedWorkloads"),
     ("> maximum capacity", EXCEEDS_QUOTA),
     ("topology", "TopologyPlacementFailed"),
     ("unavailable in ClusterQueue", NO_FLAVOR),
     ("doesn't match node affinity", NO_FLAVOR),
     ("untolerated taint", NO_FLAVOR),
-    ("doesn't exist", MISCONFIGURED),
+    ("is terminating or missing", MISCONFIGURED),
+    ("not found", MISCONFIGURED),
     ("doesn't match ClusterQueue selector", MISCONFIGURED),
     ("is stopped", "Suspended"),
     ("is inactive", "Suspended"),
 )
-"""Parts of a message of Kueue 0.19 (pkg/scheduler) → the reason of 0.20. What can pass stands before what can't: with
-several flavors, one that is only full is reason to wait."""
+"""Parts of a message of Kueue 0.19 (pkg/scheduler, pkg/controller/core) → the reason of 0.20. What can pass stands before
+what can't: with several flavors, one that is only full is reason to wait."""
 _NOT_PUT_BACK = ("Deactivated", "AdmissionCheck")
 """Evictions that a hold or a check caused: the job had not been taken from where it ran."""
 
@@ -134,8 +135,7 @@ def derive_code(quota: Condition) -> str:
 
 def is_misfit(quota: Condition) -> bool:
     """Kueue itself says that the request can't ever fit, or its queue doesn't exist."""
-    code = derive_code(quota)
-    return code in NEVER or (code == MISCONFIGURED and "doesn't exist" in quota.message)
+    return derive_code(quota) in NEVER
 
 
 def _read_checks(workload: Raw) -> tuple[tuple[str, str, str], ...]:

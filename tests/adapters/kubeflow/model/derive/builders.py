@@ -92,8 +92,8 @@ def jobset(*conditions: Manifest, restarts: int = 0, max_restarts: int = 0, rule
 def pod(rank: int = 0, *conditions: Manifest, role: str = "node", phase: str = "Running", **more: Any) -> Manifest:
     """One that is ready, unless told otherwise.
 
-    :param more: ``exit``, ``finished``, ``exit_reason``, ``message``, ``waiting``, ``deleted``, ``grace``, ``gates``,
-        ``reason``, ``attempt``, ``restart``, ``jobset``, ``uid``, ``node``.
+    :param more: ``exit``, ``began``, ``finished``, ``exit_reason``, ``message``, ``waiting``, ``deleted``, ``grace``,
+        ``gates``, ``reason``, ``attempt``, ``restart``, ``jobset``, ``uid``, ``node``.
     """
     labels = {
         words.ROLE_LABEL: role,
@@ -132,6 +132,7 @@ def pod(rank: int = 0, *conditions: Manifest, role: str = "node", phase: str = "
 def _build_state(more: Mapping[str, Any]) -> Manifest:
     if "exit" in more:
         ended = {"exitCode": more["exit"], "finishedAt": ago(more.get("finished", 10))}
+        ended["startedAt"] = ago(more.get("began", 275))
         return {"terminated": ended | {"reason": more.get("exit_reason", ""), "message": more.get("message", "")}}
     if "waiting" in more:
         return {"waiting": {"reason": more["waiting"], "message": more.get("message", "")}}

@@ -163,6 +163,20 @@ def test_only_the_required_roles_must_succeed() -> None:
     assert seen.state is State.SUCCEEDED
 
 
+@pytest.mark.parametrize(("unready_since", "state"), [(300, State.FAILED), (10, State.STARTING)])
+def test_a_leader_that_ended_before_it_was_ready_fails_those_that_wait(unready_since: float, state: State) -> None:
+    leader = {"name": "leader", "command": ["x"], "readiness": {"command": ["x"]}}
+    worker = {"name": "worker", "command": ["x"], "after": [{"role": "leader"}]}
+    unready = condition("Ready", is_true=False, reason="PodCompleted", at=unready_since)
+    seen = derive(
+        trainjob(spec=spec_note(leader, worker)), pod(0, unready, role="leader", phase="Succeeded", exit=0, began=270)
+    )
+    assert seen.state is state
+    if state is State.FAILED:
+        assert seen.cause is Cause.DEPENDENCY_FAILED
+        assert seen.detail == "leader ended before it was ready, and other roles wait for it"
+
+
 def test_a_failure_that_trainer_took_back_stays_one() -> None:
     finished = condition("Finished", reason="Failed", message="jobset failed")
     seen = derive(trainjob(), workload(finished), pod(0), pod(1))

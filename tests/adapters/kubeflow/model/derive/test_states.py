@@ -78,8 +78,9 @@ NEVER += " > maximum capacity (1)"
         ("Pending", NEVER, "ExceedsMaxQuota", Cause.NO_CAPACITY),
         ("Pending", f"{NEVER}, {TWENTY}", "WaitingForQuota", None),
         ("Pending", "resource gpu unavailable in ClusterQueue", "NoMatchingFlavor", Cause.NO_CAPACITY),
-        ("Inadmissible", "LocalQueue lq doesn't exist", "Misconfigured", Cause.NO_CAPACITY),
-        ("Inadmissible", "ClusterQueue q is inactive", "Suspended", None),
+        ("Inadmissible", "LocalQueue lq is terminating or missing", "Misconfigured", Cause.NO_CAPACITY),
+        ("Inadmissible", "ClusterQueue q is stopped", "Suspended", None),
+        ("Pending", f"{TWENTY}. Pending the preemption of 1 workload(s)", "WaitingForPreemptedWorkloads", None),
         ("Pending", "a sentence of tomorrow", "Pending", None),
     ],
 )
