@@ -21,14 +21,11 @@ from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
     WorkloadView,
     build_admission_key,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import (
-    ExecutionRecord,
-    RecordedPod,
-    Slot,
-    build_undead,
-)
+from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord, Slot
 from airflow_provider_dispatch.adapters.kubeflow.model.pod_deaths import (
+    build_recorded,
     derive_deaths,
+    derive_record,
     describe_obstacles,
     describe_pod,
     describe_recorded,
@@ -86,8 +83,7 @@ def decide_fence(
         the TrainJob.
     :param nodes: all nodes of the cluster; one that is missing counts as destroyed.
     """
-    undead = build_undead(trainjob.record, ledger.undead, trainjob.submission)
-    record = derive_deaths(replace(trainjob.record, undead=undead), pods, nodes, now=now, settings=settings)
+    record = derive_record(trainjob, pods=pods, nodes=nodes, ledger=ledger, now=now, settings=settings)
     noted = record if record != trainjob.record else None
     refusal = derive_refusal(trainjob, workload)
     if refusal:
@@ -164,20 +160,13 @@ def has_left(pod: PodView | None) -> bool:
 def find_obstacles(record: ExecutionRecord, pods: Sequence[PodView], submission: int) -> tuple[str, ...]:
     """Everything that may still be alive of other executions, each by name and node.
 
-    :param record: with the deaths noted, and the pods of earlier submissions in it.
+    :param record: with deaths noted, and with strangers and pods of earlier submissions in it.
     """
     seen = {pod.uid: pod for pod in pods}
-    known = {pod.uid for pod in (*record.pods, *record.undead)}
-    foreign = (pod for pod in pods if pod.uid not in known and is_foreign(pod, submission))
-    return (
-        *(describe_recorded(pod, seen.get(pod.uid)) for pod in record.unproven),
-        *(describe_pod(pod) for pod in foreign),
-    )
-
-
-def is_foreign(pod: PodView, submission: int) -> bool:
-    """Alive outside the record: of another submission, or lifted by somebody else. A gated one of ours can wait."""
-    return pod.is_left and (pod.submission != submission or not pod.has_fence)
+    unproven = {pod.uid: describe_recorded(pod, seen.get(pod.uid)) for pod in record.unproven}
+    # A gated pod of ours can wait; one of another submission may be lifted by a controller that is late.
+    older = (pod for pod in pods if pod.is_left and pod.submission != submission)
+    return tuple((unproven | {pod.uid: describe_pod(pod) for pod in older}).values())
 
 
 def _is_candidate(pod: PodView, trainjob: TrainJobView) -> bool:
@@ -201,7 +190,7 @@ def _plan_joining(
     record: ExecutionRecord, trainjob: TrainJobView, candidates: Mapping[Slot, PodView], now: datetime
 ) -> FencePlan:
     used = {pod.slot for pod in record.pods}
-    new = (_record_pod(pod, now) for slot, pod in sorted(candidates.items()) if slot not in used)
+    new = (build_recorded(pod, now) for slot, pod in sorted(candidates.items()) if slot not in used)
     joined = replace(record, pods=(*record.pods, *new))
     lifts = _build_lifts(joined, trainjob.submission, candidates)
     reason = "" if lifts else "no pod waits at the fence"
@@ -227,14 +216,10 @@ def _plan_execution(
         a=r - trainjob.restart,
         jobset_uid=trainjob.jobset_uid or "",
         restart=trainjob.restart,
-        pods=tuple(_record_pod(pod, now) for _, pod in sorted(candidates.items())),
+        pods=tuple(build_recorded(pod, now) for _, pod in sorted(candidates.items())),
         undead=tuple(replace(pod, is_dead=True) for pod in record.undead if pod.uid in in_ledger),
     )
     return FencePlan(new, _build_lifts(new, trainjob.submission, candidates))
-
-
-def _record_pod(pod: PodView, now: datetime) -> RecordedPod:
-    return RecordedPod(pod.slot, pod.uid, pod.name, recorded_at=now, submission=pod.submission, grace=pod.grace)
 
 
 def _build_lifts(record: ExecutionRecord, submission: int, candidates: Mapping[Slot, PodView]) -> tuple[Lift, ...]:

@@ -11,11 +11,55 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import ControllerSettings, NodeView, PodView
-from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord, RecordedPod
+from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
+    ControllerSettings,
+    LedgerView,
+    NodeView,
+    PodView,
+    TrainJobView,
+)
+from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import (
+    ExecutionRecord,
+    RecordedPod,
+    build_undead,
+)
 
 MOST_NAMED = 5
 """So many pods are named in a message; the rest is counted."""
+
+
+def derive_record(
+    trainjob: TrainJobView,
+    *,
+    pods: Sequence[PodView],
+    nodes: Sequence[NodeView],
+    ledger: LedgerView,
+    now: datetime,
+    settings: ControllerSettings,
+) -> ExecutionRecord:
+    """The TrainJob's record as it should be written now: with pods of earlier submissions, strangers and deaths."""
+    record = trainjob.record
+    carried = replace(record, undead=build_undead(record, ledger.undead, trainjob.submission))
+    known = {pod.uid for pod in (*carried.pods, *carried.undead)}
+    strangers = (build_recorded(pod, now) for pod in pods if pod.uid not in known and is_stranger(pod))
+    carried = replace(carried, undead=(*carried.undead, *strangers))
+    return derive_deaths(carried, pods, nodes, now=now, settings=settings)
+
+
+def is_stranger(pod: PodView) -> bool:
+    """It may run though no record knows it: somebody else removed its gate, or a record was lost.
+
+    It never gets an epoch, but when its object goes its end must be proven too.
+    """
+    if pod.has_fence:
+        return False
+    # One of ours that is gone and in no record any more has been proven dead before it left.
+    return pod.is_left or (pod.is_gone and not pod.is_ended and pod.node is not None and pod.epoch is None)
+
+
+def build_recorded(pod: PodView, now: datetime) -> RecordedPod:
+    """The pod as a record knows it at first."""
+    return RecordedPod(pod.slot, pod.uid, pod.name, recorded_at=now, submission=pod.submission, grace=pod.grace)
 
 
 def derive_deaths(

@@ -8,7 +8,7 @@ each write with the resourceVersion it names; a refused write means to read and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
@@ -20,9 +20,8 @@ from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
     WorkloadView,
     build_admission_key,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import build_undead
 from airflow_provider_dispatch.adapters.kubeflow.model.pod_deaths import (
-    derive_deaths,
+    derive_record,
     describe_obstacles,
     describe_pod,
     describe_recorded,
@@ -153,8 +152,7 @@ def _find_obstacles(
 
     A finished initializer stays as an object and blocks nothing.
     """
-    undead = build_undead(trainjob.record, ledger.undead, trainjob.submission)
-    record = derive_deaths(replace(trainjob.record, undead=undead), pods, nodes, now=now, settings=settings)
+    record = derive_record(trainjob, pods=pods, nodes=nodes, ledger=ledger, now=now, settings=settings)
     left = {pod.uid: pod for pod in pods if pod.is_left}
     missing = (describe_recorded(pod, None) for pod in record.unproven if pod.uid not in left)
     return (*(describe_pod(pod) for pod in left.values()), *missing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
     ControllerSettings,
@@ -50,7 +51,7 @@ def rank(number: int, pod: PodView = GATED) -> PodView:
     return replace(pod, uid=f"u{number}", name=f"rank-{number}", completion_index=number)
 
 
-def record_of(*pods: PodView, r: int = 1, **changes: object) -> ExecutionRecord:
+def record_of(*pods: PodView, r: int = 1, **changes: Any) -> ExecutionRecord:
     """An execution in which these pods have been recorded."""
     recorded = tuple(
         RecordedPod(pod.slot, pod.uid, pod.name, recorded_at=NOW - 600 * SECOND, submission=pod.submission)

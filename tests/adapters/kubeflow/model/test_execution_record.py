@@ -83,8 +83,7 @@ def test_a_newer_version_is_understood_and_named():
         '"x"',
         '{"r": "many"}',
         '{"r": 1, "pods": [{}]}',
-        '{"pods": [{"slot": {"role": "n", "job_index": 0, "completion_index": 0}, "uid": "u", "name": "n",'
-        ' "vanished_at": "2026-01-01T00:00:00"}]}',
+        ExecutionRecord(pods=(replace(POD, vanished_at=NOW),)).to_json().replace("12:00:00Z", "12:00:00"),
     ],
 )
 def test_garbage_is_no_empty_record(text):

@@ -172,6 +172,32 @@ def test_a_pod_that_somebody_else_let_through_counts_as_alive():
     assert fence(GATED, by_hand).reason == "waiting for old pods: pod rank-1 on an unknown node (pending)"
 
 
+def test_a_pod_that_somebody_else_let_through_must_be_proven_dead_when_its_object_goes():
+    by_hand = replace(rank(1), has_fence=False, node="node-1", phase="Running")
+    first = fence(GATED, by_hand)
+    assert first.record is not None
+    assert [(pod.uid, pod.node) for pod in first.record.undead] == [("u1", "node-1")]
+    second = fence(GATED, trainjob=replace(TRAINJOB, record=first.record))
+    assert second.lifts == ()
+    assert "its end is not proven" in second.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_doubted"),
+    [
+        ({}, True),
+        ({"epoch": 2000001}, False),
+        ({"node": None}, False),
+        ({"phase": "Succeeded"}, False),
+        ({"has_fence": True}, False),
+    ],
+)
+def test_the_last_state_of_a_pod_that_no_record_knows_is_doubted_when_it_ran_without_us(changes, is_doubted):
+    gone = replace(rank(1), has_fence=False, node="node-1", phase="Running", is_gone=True)
+    plan = fence(GATED, replace(gone, **changes))
+    assert bool(plan.lifts) is not is_doubted
+
+
 def test_a_pod_of_another_submission_counts_as_alive_though_it_is_gated():
     older = replace(rank(1), submission=1)
     assert fence(GATED, older).reason == "waiting for old pods: pod rank-1 on an unknown node (waiting at the fence)"

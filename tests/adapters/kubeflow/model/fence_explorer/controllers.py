@@ -80,7 +80,7 @@ class Controllers:
     def note_last_state(self, world: World, pod: Pod, *, failed_by_gc: bool) -> World:
         """The watch delivers the last state of a pod whose object is going."""
         others = tuple(one for one in world.pods if one.uid != pod.uid)
-        last = views.view_pod(pod._replace(process=0, epoch=0), is_gone=True, failed_by_gc=failed_by_gc)
+        last = views.view_pod(pod._replace(process=0), is_gone=True, failed_by_gc=failed_by_gc)
         return self._note(world, (*views.view_pods(others), last))
 
     def leave_ledger(self, world: World) -> tuple[Entry, ...]:
@@ -142,8 +142,6 @@ class Controllers:
 
     def _note(self, world: World, pods) -> World:
         """Write what is seen of recorded pods, as the fence does when it may lift nothing."""
-        if not world.trainjob.record.entries and not world.ledger:
-            return world
         nodes, ledger = views.view_nodes(world), views.view_ledger(world)
         key = ("note", world.trainjob.record, world.submission, pods, nodes, ledger.undead)
         if key not in self._answers:

@@ -265,17 +265,19 @@ class Spoilt:
     """A protocol without one rule.
 
     :param violates: invariants, one of which the search must find broken.
+    :param is_slow: takes more than a second or two.
     """
 
     protocol: Protocol
     bounds: Bounds
     violates: tuple[str, ...]
+    is_slow: bool = False
 
 
-def _spoil(protocol: Protocol, kinds: str, violates: str, **bounds: int) -> Spoilt:
+def _spoil(protocol: Protocol, kinds: str, violates: str, *, is_slow: bool = False, **bounds: int) -> Spoilt:
     named = tuple(kinds.split())
     sized = Bounds(kinds=named, **{"actions": len(named), "most_states": 200_000} | bounds)
-    return Spoilt(protocol, sized, tuple(violates.split()))
+    return Spoilt(protocol, sized, tuple(violates.split()), is_slow)
 
 
 SAFETY = "one-execution none-beside epochs-grow"
@@ -300,7 +302,7 @@ RULES = {
         Protocol(never_raise, blind_fence(sees_raised), blind_refusal(sees_raised)), "preempt", "a-grows", slots=2
     ),
     "A is raised above that of the last execution": _spoil(
-        Protocol(raise_above_admissions_only), "delete-jobset preempt restart", "a-grows"
+        Protocol(raise_above_admissions_only), "delete-jobset preempt restart", "a-grows", is_slow=True
     ),
     "the record is written for the judged TrainJob alone": _spoil(
         Protocol(heeds_trainjob_version=False), "preempt", f"{SAFETY} a-grows", controllers=2
@@ -312,7 +314,7 @@ RULES = {
         Protocol(decide_fence=blind_fence(sees_no_replacement)), "delete-pod", SAFETY
     ),
     "another JobSet or restart closes the execution": _spoil(
-        Protocol(decide_fence=blind_fence(sees_one_generation)), "restart", SAFETY, slots=2
+        Protocol(decide_fence=blind_fence(sees_one_generation)), "restart", SAFETY, is_slow=True, slots=2
     ),
     "a raised A closes the execution": _spoil(
         Protocol(decide_fence=blind_fence(sees_no_new_admission)), "preempt", "a-grows", slots=2

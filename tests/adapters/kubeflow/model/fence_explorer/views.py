@@ -136,13 +136,14 @@ def view_pod(pod: Pod, is_gone: bool = False, failed_by_gc: bool = False) -> Pod
         has_fence=pod.object == GATED,
         node=f"node-{pod.node}" if pod.node else None,
         failed_by_gc=failed_by_gc,
+        epoch=pod.epoch if pod.epoch > 0 else None,
         is_gone=is_gone,
     )
 
 
 def view_pods(pods: Iterable[Pod]) -> tuple[PodView, ...]:
-    """What an uncached list shows: objects, not processes or epochs."""
-    return tuple(view_pod(pod._replace(process=0, epoch=0)) for pod in pods if pod.object != GONE)
+    """What an uncached list shows: objects, not processes."""
+    return tuple(view_pod(pod._replace(process=0)) for pod in pods if pod.object != GONE)
 
 
 def view_nodes(world: World) -> tuple[NodeView, ...]:
