@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
@@ -24,10 +24,10 @@ from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
     TrainJobView,
     WorkloadView,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import RecordedPod, build_undead
+from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import RecordedPod
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, build_ledger_name, read_ledger
-from airflow_provider_dispatch.adapters.kubeflow.model.pod_deaths import is_proven_dead
+from airflow_provider_dispatch.adapters.kubeflow.model.pod_deaths import derive_record
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CONFIG_MAPS,
     JOBSETS,
@@ -213,22 +213,16 @@ class SituationReader:
 
 
 def find_missing(situation: Situation) -> list[RecordedPod]:
-    """Recorded pods that may live and whose objects don't prove the contrary: only their nodes can.
+    """Pods that may live and whose objects don't prove the contrary: only their nodes can.
 
-    A pod's node is the one it was seen on last, by the record or by the watch.
+    Those that no proof is found for although every node that could give one is taken for silent.
     """
-    view = situation.trainjob_view
-    seen = {pod.uid: pod for pod in situation.pod_views}
-    recorded = (*view.record.pods, *build_undead(view.record, situation.ledger_view.undead, view.submission))
-    located = ((_locate(pod, seen.get(pod.uid)), seen.get(pod.uid)) for pod in recorded if not pod.is_dead)
-    return [pod for pod, sight in located if (sight is None or sight.is_gone) and not _needs_no_node(pod, sight)]
-
-
-def _needs_no_node(pod: RecordedPod, seen: PodView | None) -> bool:
-    """It is proven dead even if its node never answers again."""
-    silent = NodeView(pod.node or "", is_ready=False)
-    return is_proven_dead(pod, seen, [silent], now=_ANY_TIME, settings=ControllerSettings())
-
-
-def _locate(pod: RecordedPod, seen: PodView | None) -> RecordedPod:
-    return replace(pod, node=seen.node) if seen is not None and seen.node else pod
+    view, ledger = situation.trainjob_view, situation.ledger_view
+    names = {pod.node for pod in (*view.record.pods, *view.record.undead, *ledger.undead)}
+    names |= {pod.node for pod in situation.pod_views}
+    silent = [NodeView(name or "", is_ready=False) for name in names]
+    record = derive_record(
+        view, pods=situation.pod_views, nodes=silent, ledger=ledger, now=_ANY_TIME, settings=ControllerSettings()
+    )
+    there = {pod.uid for pod in situation.pod_views if not pod.is_gone}
+    return [pod for pod in record.unproven if pod.uid not in there]

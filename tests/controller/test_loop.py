@@ -502,3 +502,20 @@ async def test_end_is_judged_on_a_fresh_read(world: World):
     await replica.loop.look(UID)
 
     assert world.note(words.END_ANNOTATION) is None
+
+
+@asynchronous
+async def test_pod_let_loose_by_hand_is_doubted_when_it_vanishes(world: World):
+    world.place_job(admissions="1")
+    world.client.put(NODES, {"metadata": {"name": "n1"}, "status": {}}, "")
+    stranger = world.client.put(PODS, build_pod(0, node="n1", notes={}))
+    replica = await world.start_replica()
+    replica.cache.remove(PODS, stranger)
+    world.client.drop(PODS, stranger["metadata"]["name"])
+    world.reserve()
+    await show(replica)
+
+    await replica.loop.look(UID)
+
+    assert world.check()["state"] == "Pending"
+    assert world.client.count("get", NODES) > 0
