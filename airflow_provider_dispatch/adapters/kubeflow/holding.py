@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
@@ -25,6 +26,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.hold_record import (
     read_hold_book,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import Patch
+from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINJOBS, WORKLOADS
 from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_plain, is_resume_due
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_ref, read_submission
@@ -32,11 +34,19 @@ from airflow_provider_dispatch.adapters.kubeflow.plain_mode import advance
 from airflow_provider_dispatch.adapters.kubeflow.recording import record_decision
 from airflow_provider_dispatch.adapters.kubeflow.runtimes import patch_trainjob
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
-from airflow_provider_dispatch.adapters.kubeflow.targets import Target, fetch_trainjob, fetch_workload
+from airflow_provider_dispatch.adapters.kubeflow.targets import Target, check_place, fetch_trainjob, fetch_workload
 from airflow_provider_dispatch.core.holds import Hold, HoldBook, HoldRequest, place_hold, release_hold
 from airflow_provider_dispatch.exceptions import RefusedError, SpecError
 
 Change = Callable[[HoldBook], HoldBook]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mode:
+    """What a change of the book means for the TrainJob itself."""
+
+    settings: KubeflowSettings
+    now: datetime
 
 
 async def hold(
@@ -63,10 +73,10 @@ async def hold(
 
     async with within(deadline, now, "a hold"):
         while True:
-            trainjob = await fetch_trainjob(client, settings, target)
+            trainjob, objects = await _fetch_whole(client, settings, target)
             _check_end_is_kept(settings, trainjob, request)
-            await _check_holdable(client, settings, trainjob, now)
-            if await _change_book(client, settings, trainjob, place, now):
+            _check_holdable(trainjob, objects, now)
+            if await _change_book(client, trainjob, objects.workload, place, _Mode(settings, now)):
                 break
         given = placed[-1]
         said = f"{given.actor.kind} {given.actor.id}: {given.reason}"
@@ -93,7 +103,8 @@ async def release(
     async with within(deadline, now, "a release"):
         while True:
             trainjob = await fetch_trainjob(client, settings, target)
-            if await _change_book(client, settings, trainjob, lift, now):
+            workload = None if is_plain(trainjob) else await fetch_workload(client, trainjob)
+            if await _change_book(client, trainjob, workload, lift, _Mode(settings, now)):
                 break
         await record_decision(client, trainjob, "released", f"hold {held.instance}", at=now, key=str(held.instance))
         if is_plain(trainjob) and not left[-1].is_held:
@@ -101,15 +112,16 @@ async def release(
     return left[-1].active
 
 
-async def apply_hold_book(client: KubeClient, trainjob: Raw, book: HoldBook) -> None:
+async def apply_hold_book(client: KubeClient, trainjob: Raw, book: HoldBook, workload: Raw | None) -> None:
     """Make the Workload follow the book, also one that changes meanwhile.
 
     No Workload, as after somebody deleted it, is no error: the record alone keeps the next one from being admitted.
 
     :param book: as it stands on the TrainJob.
+    :param workload: as it was last read.
     """
     namespace = fields.text(trainjob, "metadata", "namespace")
-    while (workload := await fetch_workload(client, trainjob)) is not None:
+    while workload is not None:
         patch = build_workload_patch(workload, book)
         if not patch:
             return
@@ -120,42 +132,53 @@ async def apply_hold_book(client: KubeClient, trainjob: Raw, book: HoldBook) -> 
         if latest is None or fields.uid(latest) != fields.uid(trainjob):
             return
         book = read_hold_book(latest)
+        workload = await fetch_workload(client, trainjob)
 
 
-async def _change_book(
-    client: KubeClient, settings: KubeflowSettings, trainjob: Raw, change: Change, now: datetime
-) -> bool:
+async def _fetch_whole(client: KubeClient, settings: KubeflowSettings, target: Target) -> tuple[Raw, ObjectSet]:
+    """The submission with everything that tells whether it has ended.
+
+    :raises JobNotFoundError: no such job.
+    """
+    check_place(target, settings)
+    objects = await fetch_objects(client, settings.namespace, target)
+    if objects.trainjob is not None:
+        return objects.trainjob, objects
+    # What a later submission left behind may hide the newest that can be held.
+    trainjob = await fetch_trainjob(client, settings, target)
+    return trainjob, await fetch_objects(client, settings.namespace, read_ref(trainjob))
+
+
+async def _change_book(client: KubeClient, trainjob: Raw, workload: Raw | None, change: Change, mode: _Mode) -> bool:
     """Write the changed book and let the Workload follow; False when the TrainJob has changed since it was read."""
-    workload = None if is_plain(trainjob) else await fetch_workload(client, trainjob)
     book = change(merge_workload_hold(read_hold_book(trainjob), workload))
     try:
-        changed = await patch_trainjob(client, trainjob, _build_patch(settings, trainjob, book, now))
+        changed = await patch_trainjob(client, trainjob, _build_patch(trainjob, book, mode))
     except StaleObjectError:
         return False
-    if not is_plain(trainjob):
-        await apply_hold_book(client, changed, book)
+    await apply_hold_book(client, changed, book, workload)
     return True
 
 
-def _build_patch(settings: KubeflowSettings, trainjob: Raw, book: HoldBook, now: datetime) -> Patch:
+def _build_patch(trainjob: Raw, book: HoldBook, mode: _Mode) -> Patch:
     """The book and, in plain mode, what follows from it."""
     if not is_plain(trainjob):
         return build_hold_patch(trainjob, book)
     if book.is_held:
         return build_hold_patch(trainjob, book, is_suspended=True)
     # With the controller nothing has to be waited for, so one write does both and no crash comes between.
-    is_resumed = settings.has_controller and is_resume_due(trainjob, now, book=book)
+    is_resumed = mode.settings.has_controller and is_resume_due(trainjob, mode.now, book=book)
     return build_hold_patch(trainjob, book, is_suspended=False if is_resumed else None)
 
 
-async def _check_holdable(client: KubeClient, settings: KubeflowSettings, trainjob: Raw, now: datetime) -> None:
+def _check_holdable(trainjob: Raw, objects: ObjectSet, now: datetime) -> None:
     """Look for an end first: an inactive Workload that has finished means nothing."""
     submission = read_submission(trainjob)
     ref = submission.ref
     if submission.stop is not None or fields.is_deleting(trainjob):
         reason = submission.stop.reason if submission.stop is not None else "it is being deleted"
         raise RefusedError(f"{ref.id} is being stopped and can't be held: {reason}")
-    seen = derive_observation(await fetch_objects(client, settings.namespace, ref), now, ref=ref)
+    seen = derive_observation(objects, now, ref=ref)
     if seen.has_ended:
         cause = f", {seen.cause}" if seen.cause else ""
         raise RefusedError(f"{ref.id} has ended and can't be held: {seen.state}{cause} {seen.detail}".strip())

@@ -361,3 +361,12 @@ def test_a_plain_release_behind_the_gate_resumes_nothing() -> None:
     trainjob = client.peek(TRAINJOBS, build_name())
     assert trainjob is not None
     assert trainjob["spec"]["suspend"] is True
+
+
+def test_what_it_costs() -> None:
+    client = place_running()
+    held = ask(client)
+    assert len(client.requests) <= 11
+    before = len(client.requests)
+    let_go(client, held)
+    assert len(client.requests) - before <= 7
