@@ -190,8 +190,9 @@ def test_components_can_be_stopped_and_started(bed: Bed):
 
 
 def test_kueue_can_be_given_other_settings(bed: Bed):
-    bed.configure_kueue({"waitForPodsReady": {"timeout": "37s"}, "fairSharing": {}})
+    sharing = {"preemptionStrategies": ["LessThanOrEqualToFinalShare"]}
     try:
+        bed.configure_kueue({"waitForPodsReady": {"timeout": "37s"}, "fairSharing": sharing})
         settings = json.loads((bed.folder / "settings" / "kueue.yaml").read_text())
         assert settings["waitForPodsReady"]["timeout"] == "37s"
         assert settings["namespace"] == "kueue-system"

@@ -13,8 +13,6 @@ from tests.cluster.testbed.api import Api
 from tests.cluster.testbed.audit import Request, read_requests
 from tests.cluster.testbed.control_plane import AUDIT_LOG
 
-READY_TIMEOUT_SECONDS = 90.0
-
 
 class Bed(ABC):
     """A cluster with the nodes ``node-1`` and ``node-2``.
@@ -89,7 +87,7 @@ class Bed(ABC):
 
     @abstractmethod
     def configure_kueue(self, wishes: Mapping[str, Any]) -> None:
-        """Restart Kueue with these settings laid over the testbed's own, for instance ``{"fairSharing": {}}``."""
+        """Restart Kueue with these settings laid over the testbed's own, for example ``waitForPodsReady``."""
 
     @abstractmethod
     def add_fake_nodes(self, count: int) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.testbed.api import Api, Manifest, read_manifests
+from tests.cluster.testbed.api import Api, ApiError, Manifest, read_manifests
 from tests.cluster.testbed.certificates import Authority
 from tests.cluster.testbed.layout import Layout, answers
 from tests.cluster.testbed.supervisor import Component
@@ -43,19 +43,29 @@ KUEUE_METRICS_CERTIFICATES = Path("/etc/kueue/metrics/certs")
 Settings = dict[str, Any]
 
 
-def apply_kinds(layout: Layout, api: Api) -> None:
-    """The namespaces and the custom kinds, all served when this returns."""
+def apply_kinds(layout: Layout, api: Api) -> list[Manifest]:
+    """The namespaces and the custom kinds, which are returned; they are served a moment later."""
     crds = [crd for name, path in CRDS.items() for crd in _read_crds(layout.manifests[name] / path)]
     names = NAMESPACES.values()
     api.apply(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in names), *crds)
+    return crds
 
 
-def are_kinds_served(api: Api) -> bool:
-    rows = api.get("CustomResourceDefinition", version="apiextensions.k8s.io/v1")["items"]
-    return all(
-        any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
-        for conditions in (row.get("status", {}).get("conditions", []) for row in rows)
-    )
+def are_served(api: Api, crds: Iterable[Manifest]) -> bool:
+    """Asks for the names alone: the kinds themselves are megabytes."""
+    wanted: dict[str, set[str]] = {}
+    for crd in crds:
+        for version in crd["spec"]["versions"]:
+            if version["served"]:
+                path = f"/apis/{crd['spec']['group']}/{version['name']}"
+                wanted.setdefault(path, set()).add(crd["spec"]["names"]["plural"])
+    try:
+        return all(
+            names <= {resource["name"] for resource in api.request("GET", path)["resources"]}
+            for path, names in wanted.items()
+        )
+    except ApiError:
+        return False  # nothing of that version yet
 
 
 def build_controllers(layout: Layout, kueue_settings: Mapping[str, Any]) -> list[Component]:

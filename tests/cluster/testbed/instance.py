@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.cluster.testbed import control_plane, controllers, fake_nodes, pins
-from tests.cluster.testbed.bed import READY_TIMEOUT_SECONDS, Bed
+from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.build import Builder
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.image import ensure_images
@@ -32,7 +32,7 @@ from tests.cluster.testbed.node import Node
 from tests.cluster.testbed.objects import build_shared_objects
 from tests.cluster.testbed.slots import SLOTS, Holder, Slot, SlotLock, has_foreign_addresses, list_used, lock_slot
 from tests.cluster.testbed.store import ensure_store
-from tests.cluster.testbed.supervisor import Supervisor
+from tests.cluster.testbed.supervisor import READY_TIMEOUT_SECONDS, Supervisor
 
 WEBHOOK_PATIENCE_SECONDS = 20.0
 
@@ -220,9 +220,9 @@ class Testbed(Bed):
         components.start(control_plane.build_controller_manager(layout))
         components.start(control_plane.build_scheduler(layout))
         components.start(control_plane.build_dns(layout))
-        controllers.apply_kinds(layout, self.api)
+        kinds = controllers.apply_kinds(layout, self.api)
         components.wait_for(
-            lambda: controllers.are_kinds_served(self.api), timeout_seconds=READY_TIMEOUT_SECONDS, what="custom kinds"
+            lambda: controllers.are_served(self.api, kinds), timeout_seconds=READY_TIMEOUT_SECONDS, what="custom kinds"
         )
         parts = controllers.build_controllers(layout, self._kueue_settings)
         for part in parts:

@@ -18,7 +18,6 @@ from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.supervisor import Component, Supervisor
 
 LAYERS = Path("io.containerd.snapshotter.v1.overlayfs", "snapshots")
-READY_TIMEOUT_SECONDS = 120.0
 
 
 def ensure_store(builder: Builder, containerd: Path, archives: Sequence[Path]) -> Path:
@@ -56,7 +55,7 @@ def _build_store(root: Path, *, containerd: Path, archives: Sequence[Path]) -> N
     supervisor = Supervisor(workshop)
     try:
         supervisor.start(Component("containerd", (str(containerd), *flags), partial(containerd_answers, socket)))
-        supervisor.wait_ready("containerd", timeout_seconds=READY_TIMEOUT_SECONDS)
+        supervisor.wait_ready("containerd")
         for archive in archives:
             run_ctr(socket, "images", "import", str(archive))
         supervisor.stop("containerd")

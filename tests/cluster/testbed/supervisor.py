@@ -20,6 +20,8 @@ from tests.cluster.testbed.errors import TestbedError
 
 T = TypeVar("T")
 LOG_TAIL_LINES = 25
+READY_TIMEOUT_SECONDS = 180.0
+"""Seconds on an idle machine; others may be at work on it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Supervisor:
         """What ended although nobody stopped it."""
         return [name for name in self._pids if name not in self._stopped and not self.is_running(name)]
 
-    def wait_ready(self, *names: str, timeout_seconds: float = 90.0) -> None:
+    def wait_ready(self, *names: str, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> None:
         for name in names:
             component = self._find(name)
             self.wait_for(component.is_ready, timeout_seconds=timeout_seconds, what=f"{name} to be ready", of=(name,))
