@@ -76,7 +76,7 @@ class Session:
 def build_not_found(ref: JobRef) -> JobNotFoundError:
     """The error about a job nobody has heard of."""
     named = f"submission {ref.submission} of job {ref.job}" if ref.submission else f"job {ref.job}"
-    return JobNotFoundError(f"there is no {named} in {ref.place}; `dispatch list` shows what there is")
+    return JobNotFoundError(f"there is no {named} in {ref.place}; dispatch list shows what there is")
 
 
 def fetch_person() -> Actor:

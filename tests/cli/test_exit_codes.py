@@ -52,7 +52,7 @@ class BrokenAdapter(FakeAdapter):
         raise self.error
 
 
-@pytest.mark.parametrize("kind", sorted(set(list_errors()) - ABSTRACT, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", [kind for kind in list_errors() if kind not in ABSTRACT])
 def test_an_error_is_one_line_and_a_number(fake: FakeWorld, kind: type[errors.DispatchError]) -> None:
     adapter = BrokenAdapter(fake.backend)
     adapter.error = build(kind)
