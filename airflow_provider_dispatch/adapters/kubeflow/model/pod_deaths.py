@@ -134,7 +134,8 @@ def _note_sight(pod: RecordedPod, seen: PodView | None, now: datetime) -> Record
     return replace(
         pod,
         node=seen.node or pod.node,
-        grace=pod.grace if seen.grace is None else seen.grace,
+        # A force-delete shortens it to nothing, but not for a kubelet that doesn't hear of it.
+        grace=max(filter(None, (pod.grace, seen.grace)), default=None),
         vanished_at=(pod.vanished_at or now) if seen.is_gone else None,
     )
 

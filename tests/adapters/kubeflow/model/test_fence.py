@@ -392,7 +392,8 @@ def test_node_grace_and_disappearance_are_noted():
     seen = replace(LIFTED, grace=77 * SECOND)
     noted = derive_deaths(record_of(LIFTED), (seen,), (NODE,), now=NOW, settings=SETTINGS)
     assert (noted.pods[0].node, noted.pods[0].grace) == ("node-1", 77 * SECOND)
-    kept = derive_deaths(noted, (replace(GATED, is_gone=True),), (NODE,), now=NOW, settings=SETTINGS)
+    forced = replace(GATED, is_gone=True, grace=timedelta())
+    kept = derive_deaths(noted, (forced,), (NODE,), now=NOW, settings=SETTINGS)
     assert (kept.pods[0].node, kept.pods[0].grace, kept.pods[0].is_dead) == ("node-1", 77 * SECOND, False)
     later = derive_deaths(kept, (), (NODE,), now=NOW + SECOND, settings=SETTINGS)
     assert later.pods[0].vanished_at == NOW

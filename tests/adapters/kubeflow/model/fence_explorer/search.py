@@ -22,7 +22,7 @@ class Finding:
 
     :param violated: name of the broken invariant; empty when none is.
     :param trace: how to get there, one label a step.
-    :param is_complete: every state within the bounds was looked at.
+    :param is_complete: every state within the bounds was looked at; a search ends at the first violation.
     """
 
     states: int = 0
@@ -77,6 +77,7 @@ class Search:
             if step.violation:
                 self.finding.violated, self.finding.text = step.violation
                 self.finding.trace = [*self._trace(current), step.label]
+                self.finding.is_complete = False
                 return
             target = self._visit(settle(step.world), current)
             if step.kind in self._edges:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.adapters.kubeflow.model.fence_explorer.search import explore
-from tests.adapters.kubeflow.model.fence_explorer.spoilt import RULES, Spoilt
+from tests.adapters.kubeflow.model.fence_explorer.spoilt import RULES, Spoilt, blind_all, fearless
 from tests.adapters.kubeflow.model.fence_explorer.world import KINDS, Bounds
 
 
@@ -40,7 +40,7 @@ WITHOUT_HOLDS = " ".join(kind for kind in KINDS if kind not in ("hold", "adapter
         ),
         pytest.param(_bounds("hold adapter-crash crash delete-workload", actions=2), id="a hold and a mishap"),
         pytest.param(_bounds("new-submission force-delete pause by-hand miss", actions=2), id="a new submission"),
-        pytest.param(_bounds("preempt crash delete-pod force-delete", actions=1, slots=2), id="two ranks"),
+        pytest.param(_bounds("preempt crash delete-pod force-delete by-hand fail", actions=1, slots=2), id="two ranks"),
         pytest.param(_bounds("force-delete pause gc preempt miss", actions=2, nodes=2), id="two nodes"),
     ],
 )
@@ -48,6 +48,12 @@ def test_within_wider_bounds_too(bounds):
     finding = explore(bounds)
     assert finding.is_complete
     assert not finding.violated, str(finding)
+
+
+def test_the_means_of_spoiling_spoil_nothing_by_themselves():
+    bounds = _bounds("force-delete preempt by-hand new-submission", actions=1)
+    for protocol in (blind_all(lambda sight: sight), fearless(lambda sight: sight)):
+        assert not explore(bounds, protocol).violated
 
 
 QUICK = [name for name, rule in RULES.items() if not rule.is_slow]
