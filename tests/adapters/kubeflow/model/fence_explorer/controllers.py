@@ -88,9 +88,8 @@ class Controllers:
         if not self.protocol.stop_writes_ledger:
             return ()
         known = {entry.uid for entry in world.trainjob.record.entries}
-        record = views.view_record(world.trainjob.record)
         carried = tuple(entry for entry in world.ledger if entry.uid not in known)
-        return views.keep_entries(record.unproven) + carried
+        return self._unproven(world) + carried
 
     # -- what the code is asked ---------------------------------------------------------------------------------------
 
@@ -204,6 +203,12 @@ class Controllers:
                 yield self._list_for_fence(world, replica, operation, who)
             case "fence", "record":
                 yield self._write_record(world, replica, operation, who)
+            case "fence", "copy":
+                after = world.set_operation(replica, operation._replace(step="again"))
+                copied = (
+                    after._replace(ledger=self._unproven(after)) if operation.submission == world.submission else after
+                )
+                yield Step(f"{who}: copies the record to the ledger", "controller", copied)
             case "fence", "again":
                 goes_on = not self.protocol.reads_again or not self._refusal(world)
                 after = world.set_operation(replica, operation._replace(step="lift") if goes_on else None)
@@ -247,7 +252,7 @@ class Controllers:
             seen = Snapshot(*operation.data)
             plan = self._fence(world, seen)
             violation = invariants.judge_plan(world, operation, plan.record, seen.trainjob.record)
-        step = "record" if plan.record and self.protocol.records_first else "again"
+        step = "record" if plan.record and self.protocol.records_first else self._step_before_lift(world)
         after = world.set_operation(replica, operation._replace(step=step, data=plan) if plan.lifts else None)
         return Step(
             f"{who}: fence lists pods, plans {[tuple(lift) for lift in plan.lifts]}", "controller", after, violation
@@ -260,9 +265,19 @@ class Controllers:
         violation = invariants.judge_record(world, operation, record)
         monitor = world.monitor._replace(a_now=max(world.monitor.a_now, record.a))
         after = world.write_trainjob(record=record)._replace(monitor=monitor)
-        operation = operation._replace(step="again", data=Plan(None, lifts), trainjob_changed=False)
+        operation = operation._replace(
+            step=self._step_before_lift(after), data=Plan(None, lifts), trainjob_changed=False
+        )
         label = f"{who}: records R {record.r} for pods {[entry.uid for entry in record.pods]}"
         return Step(label, "controller", after.set_operation(replica, operation if lifts else None), violation)
+
+    def _step_before_lift(self, world: World) -> str:
+        """A copy that nobody can come to read is not made: it would only make more worlds."""
+        is_due = self.protocol.copies_to_ledger and world.can("delete-trainjob")
+        return "copy" if is_due and world.ledger != self._unproven(world) else "again"
+
+    def _unproven(self, world: World) -> tuple[Entry, ...]:
+        return views.keep_entries(views.view_record(world.trainjob.record).unproven)
 
     def _lift(self, world: World, replica: int, operation: Operation, who: str) -> Iterator[Step]:
         record, lifts = operation.data

@@ -6,6 +6,7 @@ none-beside       no new execution is decided while a process of an earlier one,
 epochs-grow       epochs of started executions strictly rise; a slot starts at most once under one epoch
 held-is-quiet     no pod enters the record while a hold stands; after HELD nothing starts until the release
 a-grows           the A of an execution lies above every A that earlier admissions of the submission used
+a-of-its-own      no pod enters the record under a reservation that A was not raised for
 only-admitted     no pod enters the record under a reservation that is not admitted at the time of the decision
 ready-is-true     the check calls nothing Ready while a process or an object of an earlier pod is left
 ready-is-asked    the check calls nothing Ready that is held, inactive, evicted or without a reservation
@@ -75,6 +76,8 @@ def judge_record(world: World, operation: Operation, record: Record) -> Violatio
     is_admitted = workload.status == ADMITTED and workload.active and not workload.evicted
     if not is_admitted and not operation.workload_changed:
         return Violation("only-admitted", "a pod enters the record without an admission")
+    if not world.trainjob.raised and not operation.workload_changed:
+        return Violation("a-of-its-own", "a pod enters the record under a reservation that A was not raised for")
     if record.a <= world.monitor.a_before:
         return Violation("a-grows", f"A={record.a} was used by an earlier admission")
     return None

@@ -17,7 +17,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.readmission import CheckA
 
 @dataclass(frozen=True)
 class Protocol:
-    """Four decisions, and seven habits of the shells around them.
+    """Four decisions, and eight habits of the shells around them.
 
     :param heeds_trainjob_version: a write of the TrainJob fails when it has changed since it was judged.
     :param heeds_workload_version: the same of a write of the Workload.
@@ -25,6 +25,7 @@ class Protocol:
     :param reads_again: TrainJob and Workload are read anew between the record and the first lift.
     :param tests_gate: the lift fails when the gate is no longer there.
     :param holds_in_record_first: the adapter writes a hold on the TrainJob before it touches the Workload.
+    :param copies_to_ledger: the ledger has a copy of the record before the first lift.
     :param stop_writes_ledger: a stop leaves the unproven pods in the ledger.
     """
 
@@ -38,4 +39,5 @@ class Protocol:
     reads_again: bool = True
     tests_gate: bool = True
     holds_in_record_first: bool = True
+    copies_to_ledger: bool = True
     stop_writes_ledger: bool = True

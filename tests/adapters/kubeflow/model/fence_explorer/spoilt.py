@@ -237,6 +237,10 @@ def never_raise(workload: WorkloadView, **rest) -> tuple[CheckAction, ...]:
     return tuple(action for action in actions if not isinstance(action, RaiseAdmissions | SetCheckRetry))
 
 
+def never_retry(workload: WorkloadView, **rest) -> tuple[CheckAction, ...]:
+    return tuple(action for action in decide_check(workload, **rest) if not isinstance(action, SetCheckRetry))
+
+
 def raise_above_admissions_only(workload: WorkloadView, **rest) -> tuple[CheckAction, ...]:
     a = rest["trainjob"].admissions + 1
     actions = decide_check(workload, **rest)
@@ -299,8 +303,12 @@ RULES = {
         Protocol(heeds_workload_version=False), "preempt", "ready-is-fresh"
     ),
     "A is raised for each reservation": _spoil(
-        Protocol(never_raise, blind_fence(sees_raised), blind_refusal(sees_raised)), "preempt", "a-grows", slots=2
+        Protocol(never_raise, blind_fence(sees_raised), blind_refusal(sees_raised)), "preempt", "a-grows a-of-its-own"
     ),
+    "pods are lifted only under an A of their admission": _spoil(
+        Protocol(never_retry, blind_fence(sees_raised), blind_refusal(sees_raised)), "unreserve", "a-of-its-own"
+    ),
+    "an admission that nobody judged is taken back": _spoil(Protocol(never_retry), "unreserve", "live"),
     "A is raised above that of the last execution": _spoil(
         Protocol(raise_above_admissions_only), "delete-jobset preempt restart", "a-grows", is_slow=True
     ),
@@ -343,6 +351,9 @@ RULES = {
     ),
     "a pod of an unknown node waits for the nodes there are": _spoil(
         blind_all(waits_for_unknown_node), "miss delete-pod", "live"
+    ),
+    "the ledger has a copy of the record before the first lift": _spoil(
+        Protocol(copies_to_ledger=False), "force-delete delete-trainjob", f"{SAFETY} ready-is-true"
     ),
     "a stop leaves the unproven in the ledger": _spoil(
         Protocol(stop_writes_ledger=False), "force-delete new-submission", f"{SAFETY} ready-is-true"

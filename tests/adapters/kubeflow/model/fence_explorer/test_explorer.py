@@ -40,6 +40,7 @@ WITHOUT_HOLDS = " ".join(kind for kind in KINDS if kind not in ("hold", "adapter
         ),
         pytest.param(_bounds("hold adapter-crash crash delete-workload", actions=2), id="a hold and a mishap"),
         pytest.param(_bounds("new-submission force-delete pause by-hand miss", actions=2), id="a new submission"),
+        pytest.param(_bounds("delete-trainjob force-delete pause crash miss", actions=2), id="a deleted TrainJob"),
         pytest.param(_bounds("preempt crash delete-pod force-delete by-hand fail", actions=1, slots=2), id="two ranks"),
         pytest.param(_bounds("force-delete pause gc preempt miss", actions=2, nodes=2), id="two nodes"),
     ],

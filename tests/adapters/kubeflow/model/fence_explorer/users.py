@@ -28,6 +28,7 @@ from tests.adapters.kubeflow.model.fence_explorer.world import (
     TERMINATING,
     Adapter,
     Bounds,
+    Entry,
     JobSet,
     Monitor,
     Node,
@@ -41,7 +42,11 @@ from tests.adapters.kubeflow.model.fence_explorer.world import (
 
 def steps(world: World, bounds: Bounds, controllers: Controllers) -> Iterator[Step]:
     if world.can("new-submission"):
-        yield _bad("user stops and starts a new submission", _resubmit(world.pay("new-submission"), controllers))
+        ledger = controllers.leave_ledger(world)
+        yield _bad("user stops and starts a new submission", _resubmit(world.pay("new-submission"), ledger))
+    if world.can("delete-trainjob"):
+        after = _resubmit(world.pay("delete-trainjob"), world.ledger)
+        yield _bad("user deletes the TrainJob and starts a new submission", after)
     for number, node in enumerate(world.nodes, 1):
         if node.up and world.can("pause"):
             silent = change_node(world.pay("pause"), number, Node(up=False, ready=node.ready))
@@ -58,9 +63,8 @@ def _bad(label: str, world: World) -> Step:
     return Step(label, "adversary", world)
 
 
-def _resubmit(world: World, controllers: Controllers) -> World:
-    """Stop, then start: all objects but pods go at once, and what is unproven is left to the ledger."""
-    ledger = controllers.leave_ledger(world)
+def _resubmit(world: World, ledger: tuple[Entry, ...]) -> World:
+    """Stop, then start: all objects but pods go at once, and the ledger is all that is remembered."""
     after = world.write_trainjob(**TrainJob()._asdict()).write_workload(**Workload()._asdict())
     pods = tuple(pod._replace(object=TERMINATING) if pod.object == BOUND else pod for pod in world.pods)
     monitor = Monitor(world.monitor.epoch, world.monitor.slots)

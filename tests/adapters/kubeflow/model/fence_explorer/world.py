@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 KINDS = (
     "hold", "toggle", "delete-jobset", "delete-pod", "delete-workload", "force-delete", "gc", "by-hand", "preempt",
     "restart", "crash", "adapter-crash", "pause", "unreserve", "new-submission", "miss", "fail", "timeout", "wanted",
+    "delete-trainjob",
 )  # fmt: skip
 """What the adversary can do; a bound gives it a number of actions, each kind once."""
 
@@ -257,7 +258,7 @@ END = World(TrainJob(finished=True), Workload(), None, (), (), (), Adapter(), Bu
 def settle(world: World) -> World:
     """Forget what nobody can refer to, and look whether HELD can be observed."""
     trainjob, monitor = world.trainjob, world.monitor
-    if trainjob.finished and not world.can("new-submission"):
+    if trainjob.finished and not world.can("new-submission") and not world.can("delete-trainjob"):
         return END
     pods = tuple(sorted(pod for pod in world.pods if pod.object != GONE or pod.process in (KNOWN, ALIVE)))
     held = trainjob.held and (monitor.held or (not world.workload.active and not any(map(_is_alive, pods))))
