@@ -100,6 +100,7 @@ class _Reader:
     is_begun: bool = False
     has_warned: bool = False
     is_broken: bool = False
+    is_drained: bool = False
 
     def __post_init__(self) -> None:
         cursor, wanted = self.request.cursor, self.request
@@ -171,12 +172,14 @@ class _Reader:
                 async with aclosing(self._read_pod(pod, is_over=sight.is_over)) as lines:
                     async for line in lines:
                         yield line
+            elif pod is None and self.is_drained:
+                self.place.close()
             elif pod is None and not self.place.is_closed and self._was_there(sight):
                 yield self._close_with_notice("the rest of the output of this execution is gone with its pod")
             later = [execution for execution in sight.pods if execution > self.execution]
             if self.only is not None or not later or not (self.place.is_closed or self._is_left_behind(pod)):
                 return
-            self.execution, self.place, self.is_begun = min(later), LogPlace(), False
+            self.execution, self.place, self.is_begun, self.is_drained = min(later), LogPlace(), False, False
 
     def _was_there(self, sight: _Sight) -> bool:
         """The pod that is missing has existed: it was read, or a later one exists, or the job is over."""
@@ -206,7 +209,9 @@ class _Reader:
                 yield self._close_with_notice(f"the rest can't be read: {clean_text(str(error))}")
             self.is_broken = True
             return
-        if is_whole or await self._has_ended_meanwhile(pod):
+        # A node ends a stream that is followed when the container has ended, often before the pod says so.
+        self.is_drained = self.request.follow
+        if is_whole:
             self.place.close()
         else:
             self.is_broken = True
@@ -239,25 +244,16 @@ class _Reader:
                 self._build_notice("lines may be missing here: the node has put an older part of the log aside")
             )
         if self.place.take(line):
-            self.is_begun = True
+            self.is_begun, self.is_drained = True, False
             given.append(self._build_line(line))
         return given
 
     def _warn(self, raw: bytes) -> list[OutputLine]:
-        """What a node says instead of a log, once."""
-        if self.has_warned or not raw.strip():
+        """What a node says instead of a log, once; not of a log that has been read to its end."""
+        if self.has_warned or self.is_drained or not raw.strip():
             return []
         self.has_warned = True
         return [self._build_notice(clean_text(raw))]
-
-    async def _has_ended_meanwhile(self, pod: Raw) -> bool:
-        """The stream ended because the container did, and not because a node or proxy let go of it."""
-        if not self.request.follow:
-            return False
-        latest = (await self._look()).pods.get(self.execution or 0)
-        if latest is None or fields.uid(latest) != fields.uid(pod):
-            return True
-        return has_ended(latest)
 
     def _close_with_notice(self, text: str) -> OutputLine:
         at = LogLine(self.place.newest, b"").at if self.place.newest else datetime.now(UTC)

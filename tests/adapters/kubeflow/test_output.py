@@ -219,6 +219,20 @@ def test_what_a_node_says_instead_of_a_log_is_a_notice() -> None:
     ]
 
 
+def test_a_stream_that_ended_before_the_pod_says_so_was_read_whole() -> None:
+    client = place(log=stamp(1, 0, "a"))
+
+    def remove_container() -> None:
+        client.logs["pod-r1-0"] = b"unable to retrieve container logs for containerd://x\n"
+
+    def remove_pod() -> None:
+        client.drop(PODS, "pod-r1-0")
+        end_job(client)
+
+    lines = read(client, follow=True, scenes=[remove_container, remove_pod])
+    assert [(line.notice, line.text) for line in lines] == [(False, "a")]
+
+
 def test_a_line_without_an_end_waits_until_the_container_has_ended() -> None:
     client = place(log=stamp(1, 0, "a") + stamp(2, 0, "half").rstrip())
     assert texts(read(client)) == ["a"]

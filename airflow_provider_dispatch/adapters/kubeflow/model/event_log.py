@@ -32,7 +32,8 @@ def list_events(found: Iterable[Raw], job: JobID, submission: int | None = None)
         about = pattern.match(fields.text(raw, "involvedObject", "name"))
         if about is not None and submission in (None, int(about[1])):
             events.append(build_job_event(raw, int(about[1])))
-    return tuple(sorted(events, key=lambda event: (event.at, event.sequence)))
+    # Stamps count whole seconds or microseconds, as their writers like; versions grow with each write.
+    return tuple(sorted(events, key=lambda event: (event.sequence, event.at)))
 
 
 def build_job_event(raw: Raw, submission: int) -> JobEvent:
