@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from airflow_provider_dispatch.testing.waiting import Waiter
 
 if TYPE_CHECKING:
     from tests.cluster.testbed.bed import Bed
@@ -47,9 +50,33 @@ def bed(request: pytest.FixtureRequest, repository: Path) -> Iterator[Bed]:
 def controlled_bed(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """The cluster with a replica of the admission controller; of several at once, one leads."""
     from tests.cluster.controller_process import ControllerProcess
+    from tests.cluster.testbed.objects import build_shared_objects
 
+    bed.api.apply(*build_shared_objects())
+    give_slots(bed)
     with ControllerProcess(bed.kubeconfig, tmp_path_factory.mktemp("controller"), CONTROLLER_FLAGS):
+        Waiter().wait_for(lambda: is_looked_after(bed), timeout_seconds=60, what="a leading controller")
         yield bed
+
+
+def give_slots(bed: Bed) -> None:
+    """Plenty of the resource that is only counted, on every node."""
+    from tests.cluster.testbed.objects import SLOT
+
+    for node in bed.api.get("Node")["items"]:
+        named = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node["metadata"]["name"]}}
+        bed.api.patch(named, {"status": {"capacity": {SLOT: "1000"}}}, subresource="/status")
+
+
+def is_looked_after(bed: Bed) -> bool:
+    """Somebody holds the Lease, and says that the check is active."""
+    lease = bed.api.find("Lease", "dispatch-admission", namespace="dispatch-system", version="coordination.k8s.io/v1")
+    check = bed.api.find("AdmissionCheck", "dispatch-admission", version="kueue.x-k8s.io/v1beta2")
+    if not lease or not check or not lease["spec"].get("holderIdentity"):
+        return False
+    age = datetime.now(UTC) - datetime.fromisoformat(lease["spec"]["renewTime"])
+    is_active = any(one["status"] == "True" for one in check.get("status", {}).get("conditions", ()))
+    return is_active and age < timedelta(seconds=lease["spec"]["leaseDurationSeconds"])
 
 
 def open_chosen(kubeconfig: Path) -> Bed:

@@ -144,7 +144,8 @@ def test_the_tutorial(tutorial: Bed) -> None:
         async with opened(tutorial) as adapter:
             found = (await adapter.preflight()).capabilities
             for capability in (Capability.READMISSION_GATE, Capability.ATTEMPT_INJECTION, Capability.HOLD):
-                assert (found[capability].value, found[capability].source) == (Answer.YES, Source.PROBED)
+                finding = found[capability]
+                assert (finding.value, finding.source) == (Answer.YES, Source.PROBED), finding.reason
             assert "tutorial" in found[Capability.READMISSION_GATE].reason
             assert "dispatch-system/dispatch-admission" in found[Capability.READMISSION_GATE].reason
 

@@ -92,7 +92,8 @@ def derive_queue_capabilities(view: QueueView, settings: KubeflowSettings, now: 
     unguarded = explain_unguarded(view, settings.admission_check)
     fresh, said = describe_lease(view.lease, now)
     controller = _describe_controller(settings, said)
-    guard = unguarded or f"AdmissionCheck {settings.admission_check} guards queue {view.name}; {controller}"
+    lists = f"ClusterQueue {fields.name(view.cluster_queue)} lists AdmissionCheck {settings.admission_check}"
+    guard = unguarded or f"{lists}, whose controller is that of {controller}"
     lifts = f"the controller tells each pod when it lifts it; {controller}"
     seen = Finding(Answer.YES, Source.DECLARED, f"Kueue serves {WORKLOADS.api_version}")
     return _declare_rest() | {

@@ -14,6 +14,7 @@ from tests.cluster.testbed.pins import TRAINER_IMAGE
 KUEUE_VERSION, TRAINER_VERSION = "kueue.x-k8s.io/v1beta2", "trainer.kubeflow.org/v1alpha1"
 FLAVOR, RUNTIME, LOCAL_QUEUE = "default-flavor", "dispatch-plain", "lq"
 ADMISSION_CHECK, CONTROLLER_NAME = "dispatch-admission", "dispatch.phpboyscout.uk/admission"
+CONTROLLER_NAMESPACE = "dispatch-system"
 PRIORITIES = {"low": 100, "normal": 500, "high": 1000}
 SLOT = "example.com/slot"
 """An extended resource that both nodes have plenty of."""
@@ -22,6 +23,7 @@ SLOT = "example.com/slot"
 def build_shared_objects() -> list[Manifest]:
     """Cluster-wide, the same for all tests."""
     return [
+        build_namespace(CONTROLLER_NAMESPACE),
         {"apiVersion": KUEUE_VERSION, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}},
         {
             "apiVersion": KUEUE_VERSION,

@@ -39,7 +39,7 @@ def describe_lease(lease: Raw | None, now: datetime) -> tuple[bool, str]:
         return False, "nobody holds the Lease: the controller doesn't run"
     # Clocks of two machines disagree a little, and a busy controller renews late.
     patience = max(30, 2 * fields.number(lease, "spec", "leaseDurationSeconds"))
-    age = (now - renewed).total_seconds()
+    age = max((now - renewed).total_seconds(), 0.0)
     return age <= patience, f"held by {holder}, renewed {age:.0f} s ago"
 
 
