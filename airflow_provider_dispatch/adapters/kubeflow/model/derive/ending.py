@@ -41,7 +41,9 @@ def derive_end(scene: Scene) -> End | None:
     first = find_first_failed(scene.ranks, [role.name for role in scene.submission.spec.roles])
     if failed is not None:
         return _build_failure(scene, failed, first)
-    if first is not None and first in scene.current and not _is_restart_due(scene):
+    # A set that is being restarted counts it first; what failed before is no end of what comes.
+    is_newest = first is not None and first in scene.current and first.restart >= scene.jobset.restarts
+    if first is not None and is_newest and not _is_restart_due(scene):
         return _build_end(scene, explain_rank(first), first.ended_at, first)
     return _find_lost_dependency(scene) or _find_limit(scene)
 

@@ -144,16 +144,18 @@ def test_a_rank_that_failed_before_the_signal_ends_a_held_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("set_of_jobs", "state"),
+    ("set_of_jobs", "restart", "state"),
     [
-        (jobset(), State.FAILED),
-        (jobset(restarts=2, max_restarts=2), State.FAILED),
-        (jobset(restarts=1, max_restarts=2), State.STARTING),
-        (jobset(rules=[{"action": "RestartJobSetAndIgnoreMaxRestarts"}]), State.STARTING),
+        (jobset(), 0, State.FAILED),
+        (jobset(restarts=2, max_restarts=2), 2, State.FAILED),
+        (jobset(restarts=2, max_restarts=2), 1, State.STARTING),
+        (jobset(restarts=1, max_restarts=2), 1, State.STARTING),
+        (jobset(rules=[{"action": "RestartJobSetAndIgnoreMaxRestarts"}]), 0, State.STARTING),
     ],
 )
-def test_a_failed_rank_ends_the_job_unless_the_set_is_restarted(set_of_jobs, state: State) -> None:
-    assert derive(set_of_jobs, pod(0, phase="Failed", exit=1), pod(1)).state is state
+def test_a_failed_rank_ends_the_job_unless_the_set_is_restarted(set_of_jobs, restart: int, state: State) -> None:
+    ranks = [pod(0, phase="Failed", exit=1, restart=restart), pod(1, restart=restart)]
+    assert derive(set_of_jobs, *ranks).state is state
 
 
 def test_only_the_required_roles_must_succeed() -> None:
