@@ -12,17 +12,18 @@ import copy
 import itertools
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aiohttp import web
 
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import dig
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import Resource
 
+T = TypeVar("T")
 Raw = dict[str, Any]
 
 
@@ -430,6 +431,6 @@ def _merge(raw: Raw, patch: Raw) -> None:
             raw[key] = value
 
 
-def build_statuses(codes: Iterable[int]) -> list[Fault]:
-    """One fault for each code, in this order."""
-    return [Fault(code, status(code, "", "as asked")) for code in codes]
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    """To its end, which must come."""
+    return asyncio.run(asyncio.wait_for(scenario, 30))

@@ -22,7 +22,7 @@ from airflow_provider_dispatch.exceptions import (
     SpecError,
     UnavailableError,
 )
-from tests.adapters.kubeflow.api_server import ApiServer, Fault, status
+from tests.adapters.kubeflow.api_server import ApiServer, Fault, run, status
 
 NS = "dispatch"
 
@@ -70,7 +70,7 @@ def test_objects_are_created_read_changed_listed_and_deleted(reach):
             assert not await client.delete(TRAINJOBS, "a", NS)
             return server.seen
 
-    seen = asyncio.run(scenario())
+    seen = run(scenario())
     first, deletion = seen[0], next(one for one in seen if one.method == "DELETE")
     assert first.path == "/apis/trainer.kubeflow.org/v1alpha1/namespaces/dispatch/trainjobs"
     assert first.query == {"fieldManager": "dispatch", "fieldValidation": "Strict", "timeout": "5s"}
@@ -91,7 +91,7 @@ def test_kinds_of_the_core_and_of_the_whole_cluster_have_their_own_paths(reach):
             assert await client.version() == "v1.35.4"
             return [one.path for one in server.seen]
 
-    assert asyncio.run(scenario())[:2] == ["/api/v1/nodes/n1", "/api/v1/pods"]
+    assert run(scenario())[:2] == ["/api/v1/nodes/n1", "/api/v1/pods"]
 
 
 def test_another_object_of_the_same_name_is_not_deleted(reach):
@@ -100,7 +100,7 @@ def test_another_object_of_the_same_name_is_not_deleted(reach):
             server.put(PODS, "p", NS)
             return await client.delete(PODS, "p", NS, uid="of-another"), await client.get(PODS, "p", NS)
 
-    deleted, left = asyncio.run(scenario())
+    deleted, left = run(scenario())
     assert not deleted
     assert left is not None
 
@@ -111,7 +111,7 @@ def test_a_dry_run_changes_nothing(reach):
             made = await client.create(TRAINJOBS, {"metadata": {"name": "a"}}, NS, dry_run=True)
             return made["metadata"]["name"], await client.get(TRAINJOBS, "a", NS)
 
-    assert asyncio.run(scenario()) == ("a", None)
+    assert run(scenario()) == ("a", None)
 
 
 def test_a_stale_write_says_so_in_all_its_forms(reach):
@@ -134,7 +134,7 @@ def test_a_stale_write_says_so_in_all_its_forms(reach):
             after = await client.patch(TRAINJOBS, "a", patch, NS)
             return after["metadata"]["annotations"], [one.headers["content-type"] for one in server.seen]
 
-    annotations, contents = asyncio.run(scenario())
+    annotations, contents = run(scenario())
     assert annotations == {}
     assert contents == ["application/merge-patch+json"] + ["application/json-patch+json"] * 4
 
@@ -148,7 +148,7 @@ def test_a_name_already_taken_and_an_object_that_is_gone_are_told_apart(reach):
             with pytest.raises(errors.ObjectGoneError):
                 await client.patch(TRAINJOBS, "b", {}, NS)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_a_kind_that_the_cluster_does_not_serve_is_not_an_absent_object(reach):
@@ -160,7 +160,7 @@ def test_a_kind_that_the_cluster_does_not_serve_is_not_an_absent_object(reach):
             with pytest.raises(CapabilityError):
                 await client.list(TRAINJOBS, NS)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_long_lists_come_in_pages_and_at_once_when_the_pages_expire(reach):
@@ -173,8 +173,8 @@ def test_long_lists_come_in_pages_and_at_once_when_the_pages_expire(reach):
             found = await client.list(PODS, NS)
             return len(found.items), found.resource_version, [sorted(one.query) for one in server.seen]
 
-    assert asyncio.run(scenario(False)) == (PAGE_SIZE + 1, "601", [["limit"], ["continue", "limit"]])
-    assert asyncio.run(scenario(True)) == (PAGE_SIZE + 1, "601", [["limit"], []])
+    assert run(scenario(False)) == (PAGE_SIZE + 1, "601", [["limit"], ["continue", "limit"]])
+    assert run(scenario(True)) == (PAGE_SIZE + 1, "601", [["limit"], []])
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -188,7 +188,7 @@ def test_a_busy_server_is_asked_again_when_it_says(reach, pauses, method):
                 await client.list(PODS, NS)
             return len(server.seen)
 
-    assert asyncio.run(scenario()) == 3
+    assert run(scenario()) == 3
     assert pauses.seconds == [2.0, 1.0]
 
 
@@ -200,8 +200,8 @@ def test_a_server_that_stays_busy_is_unavailable(reach, pauses):
                 await client.list(PODS, NS)
             return len(server.seen), caught.value.retry_after_seconds
 
-    assert asyncio.run(scenario("1")) == (4, 1.0)
-    assert asyncio.run(scenario("30")) == (1, 30.0), "longer than the time-out of the request"
+    assert run(scenario("1")) == (4, 1.0)
+    assert run(scenario("30")) == (1, 30.0), "longer than the time-out of the request"
 
 
 WRITES = {
@@ -230,7 +230,7 @@ def test_a_write_without_an_answer_may_have_been_carried_out(reach, verb, broken
                 await WRITES[verb](client)
             return caught.value
 
-    lost = asyncio.run(scenario())
+    lost = run(scenario())
     assert lost.is_answer_unknown
     assert lost.is_retryable
 
@@ -245,7 +245,7 @@ def test_a_read_without_an_answer_may_be_made_again(reach, verb, broken):
                 await READS[verb](client)
             return type(caught.value)
 
-    assert asyncio.run(scenario()) is UnavailableError
+    assert run(scenario()) is UnavailableError
 
 
 def test_a_server_that_can_not_be_reached_has_carried_out_nothing(reach):
@@ -256,7 +256,7 @@ def test_a_server_that_can_not_be_reached_has_carried_out_nothing(reach):
                 await WRITES["create"](client)
             return type(caught.value)
 
-    assert asyncio.run(scenario()) is UnavailableError
+    assert run(scenario()) is UnavailableError
 
 
 def test_an_answer_of_something_else_is_told(reach):
@@ -267,7 +267,7 @@ def test_an_answer_of_something_else_is_told(reach):
                 with pytest.raises(kind):
                     await client.get(PODS, "p", NS)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_renewed_credentials_are_read_when_the_old_ones_are_refused(reach, tmp_path):
@@ -281,7 +281,7 @@ def test_renewed_credentials_are_read_when_the_old_ones_are_refused(reach, tmp_p
                 assert (await anext(events)).type == "ADDED"
             return [one.headers["authorization"] for one in server.seen]
 
-    sent = asyncio.run(scenario())
+    sent = run(scenario())
     assert sent == ["Bearer old"] * 5 + ["Bearer new"] * 6
 
 
@@ -296,7 +296,7 @@ def test_refused_credentials_are_not_read_again_and_again(reach):
                 await anext(client.watch(PODS, NS))
             return len(server.seen)
 
-    assert asyncio.run(scenario()) == 5
+    assert run(scenario()) == 5
 
 
 def test_a_watch_tells_changes_after_a_version(reach):
@@ -318,7 +318,7 @@ def test_a_watch_tells_changes_after_a_version(reach):
                         server.end_watches()
             return told, server.seen[-1].query
 
-    told, query = asyncio.run(scenario())
+    told, query = run(scenario())
     assert told == [("ADDED", "p", "102"), ("MODIFIED", "p", "105"), ("DELETED", "p", "106"), ("BOOKMARK", None, "106")]
     assert query["allowWatchBookmarks"] == "true"
     assert query["timeoutSeconds"] == "290"
@@ -339,7 +339,7 @@ def test_both_ways_to_say_that_a_version_is_too_old_are_one(reach):
             with pytest.raises(errors.ExpiredVersionError):
                 await anext(client.watch(PODS, NS, resource_version="100"))
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_a_silent_watch_is_taken_for_dead(reach):
@@ -349,7 +349,7 @@ def test_a_silent_watch_is_taken_for_dead(reach):
             with pytest.raises(UnavailableError, match="no answer in time"):
                 await anext(client.watch(PODS, NS, silence_seconds=0.05))
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_an_event_of_a_megabyte_comes_whole_and_a_broken_one_is_told(reach):
@@ -364,7 +364,7 @@ def test_an_event_of_a_megabyte_comes_whole_and_a_broken_one_is_told(reach):
                 await anext(events)
             return sizes
 
-    assert [size > 1_000_000 for size in asyncio.run(scenario())] == [True, False]
+    assert [size > 1_000_000 for size in run(scenario())] == [True, False]
 
 
 def test_a_log_is_read_from_a_moment_on(reach):
@@ -377,9 +377,11 @@ def test_a_log_is_read_from_a_moment_on(reach):
                 followed = await anext(pieces)
             with pytest.raises(errors.ObjectGoneError):
                 await anext(client.read_log("gone", NS))
+            server.faults.append(Fault(204))
+            assert [piece async for piece in client.read_log("on-no-node-yet", NS)] == []
             return b"".join(read), followed, [one.query for one in server.seen]
 
-    read, followed, queries = asyncio.run(scenario())
+    read, followed, queries = run(scenario())
     assert read == followed == b"2030-01-01T00:00:00Z hello\n"
     assert queries[0] == {
         "container": "c", "timestamps": "true", "sinceTime": "2030-01-01T00:00:00.000000Z", "limitBytes": "9",
@@ -395,7 +397,7 @@ def test_what_is_no_name_never_reaches_a_path(reach, name):
                 await client.get(PODS, name, NS)
             return server.seen
 
-    assert asyncio.run(scenario()) == []
+    assert run(scenario()) == []
 
 
 def test_a_closed_client_says_so(reach):
@@ -405,7 +407,7 @@ def test_a_closed_client_says_so(reach):
             with pytest.raises(UnavailableError, match="the client is closed"):
                 await client.list(PODS, NS)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -426,7 +428,7 @@ def test_a_kubeconfig_that_can_not_be_used_is_told_before_anything_is_asked(tmp_
     elif text is not None:
         path.write_text(text)
     with pytest.raises(SpecError) as caught:
-        asyncio.run(open_client(KubeflowSettings(kubeconfig=str(path), **settings)))
+        run(open_client(KubeflowSettings(kubeconfig=str(path), **settings)))
     assert caught.value.field == field
 
 
@@ -439,14 +441,14 @@ def test_a_certificate_file_that_is_none_is_refused(tmp_path):
     }  # fmt: skip
     path.write_text(json.dumps(config))
     with pytest.raises(RefusedError, match="certificates for https"):
-        asyncio.run(open_client(KubeflowSettings(kubeconfig=str(path))))
+        run(open_client(KubeflowSettings(kubeconfig=str(path))))
 
 
 def test_a_pod_without_an_account_is_told(monkeypatch):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(RefusedError, match="service account"):
-        asyncio.run(open_client(KubeflowSettings()))
+        run(open_client(KubeflowSettings()))
 
 
 def test_a_credential_plugin_is_run_again_when_its_token_is_refused(tmp_path):
@@ -473,4 +475,4 @@ def test_a_credential_plugin_is_run_again_when_its_token_is_refused(tmp_path):
                 await client.list(PODS, NS)
             return [one.headers["authorization"] for one in server.seen]
 
-    assert asyncio.run(scenario()) == ["Bearer first", "Bearer first", "Bearer second"]
+    assert run(scenario()) == ["Bearer first", "Bearer first", "Bearer second"]

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from airflow_provider_dispatch.adapters.kubeflow.client import open_client
@@ -24,7 +22,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.core.identity import build_job_id, build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
-from tests.adapters.kubeflow.api_server import ApiServer
+from tests.adapters.kubeflow.api_server import ApiServer, run
 
 NS = "dispatch"
 JOB = build_job_id(0, b"0123456789")
@@ -55,7 +53,7 @@ def names(found: ObjectSet):
 def fetch(tmp_path):
     """Fetches from a server that *prepare* has filled; the objects and the paths that were asked."""
 
-    def run(prepare, choose=lambda ref: ref, **options):
+    def enter(prepare, choose=lambda ref: ref, **options):
         async def scenario():
             async with ApiServer() as server:
                 target = choose(prepare(server))
@@ -63,9 +61,9 @@ def fetch(tmp_path):
                 async with await open_client(settings) as client:
                     return await fetch_objects(client, NS, target, **options), [seen.path for seen in server.seen]
 
-        return asyncio.run(scenario())
+        return run(scenario())
 
-    return run
+    return enter
 
 
 EXPECTED = ["{0}", "trainjob-{0}", "{0}", "", "{0}-node-0", "{0}-node-0-0"]

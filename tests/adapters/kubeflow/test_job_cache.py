@@ -45,7 +45,7 @@ def cache(woken):
 TOLD = ((TRAINJOBS, build("t")), (WORKLOADS, build_workload()), (JOBSETS, build("j", owner="t")), (PODS, build("p")))
 
 
-@pytest.mark.parametrize("order", itertools.permutations(TOLD))
+@pytest.mark.parametrize("order", list(itertools.permutations(TOLD)))
 def test_the_order_in_which_objects_come_means_nothing(cache, woken, order):
     for resource, raw in order:
         cache.put(resource, raw)
@@ -54,7 +54,7 @@ def test_the_order_in_which_objects_come_means_nothing(cache, woken, order):
     assert set(woken) == {JOB}
 
 
-@pytest.mark.parametrize("order", itertools.permutations(TOLD))
+@pytest.mark.parametrize("order", list(itertools.permutations(TOLD)))
 def test_what_is_gone_leaves_nothing_behind(cache, order):
     for resource, raw in TOLD:
         cache.put(resource, raw)

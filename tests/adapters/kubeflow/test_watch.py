@@ -25,7 +25,7 @@ from airflow_provider_dispatch.adapters.kubeflow.watch import ClusterWatch, Subs
 from airflow_provider_dispatch.core.identity import build_job_id, build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.exceptions import RefusedError, SpecError, UnavailableError
-from tests.adapters.kubeflow.api_server import ApiServer, Fault, status
+from tests.adapters.kubeflow.api_server import ApiServer, Fault, run, status
 
 NS = "dispatch"
 KINDS = len(SELECTORS)
@@ -84,16 +84,6 @@ def world(tmp_path):
     return enter
 
 
-def run(scenario):
-    """To its end, which must come, with its tasks ended."""
-
-    async def bounded():
-        async with asyncio.timeout(30):
-            return await scenario()
-
-    return asyncio.run(bounded())
-
-
 async def take_until(subscription: Subscription, target, fits):
     """The first objects of a target that fit."""
     while True:
@@ -127,7 +117,7 @@ def test_the_present_state_comes_at_once_and_then_each_change(world):
                 third = await take_until(subscription, ref, lambda found: len(found.pods) == 1)
             return first, second, third
 
-    first, second, third = run(scenario)
+    first, second, third = run(scenario())
     assert (fields.name(first.workload), names(first.pods), first.ledger) == ("w", ["p0"], None)
     assert [names(one.pods) for one in (second, third)] == [["p0", "p1"], ["p1"]]
 
@@ -149,7 +139,7 @@ def test_a_hundred_waiters_cost_what_one_does(world):
                 subscription.close()
             return seen
 
-    assert run(lambda: scenario(1)) == run(lambda: scenario(100)) == 2 * KINDS
+    assert run(scenario(1)) == run(scenario(100)) == 2 * KINDS
 
 
 def test_who_comes_late_is_told_at_once_and_never_that_a_new_job_is_gone(world):
@@ -165,7 +155,7 @@ def test_who_comes_late_is_told_at_once_and_never_that_a_new_job_is_gone(world):
                     told = await subscription.take()
                 return told[late].trainjob, here.server.count() - before
 
-    trainjob, requests = run(scenario)
+    trainjob, requests = run(scenario())
     assert fields.name(trainjob) == build_object_name(OTHER, 1)
     assert requests == 1
 
@@ -184,7 +174,7 @@ def test_many_newcomers_are_looked_for_in_one_list(world):
                         told |= (await subscription.take()).keys()
                 return here.server.count() - before
 
-    assert run(scenario) == 1
+    assert run(scenario()) == 1
 
 
 def test_of_a_job_that_is_gone_the_ledger_is_told(world):
@@ -199,7 +189,7 @@ def test_of_a_job_that_is_gone_the_ledger_is_told(world):
                 gone = await take_until(subscription, ref, lambda found: found.trainjob is None)
             return nothing, gone
 
-    nothing, gone = run(scenario)
+    nothing, gone = run(scenario())
     assert (nothing.trainjob, nothing.ledger) == (None, None)
     assert fields.name(gone.ledger) == f"dj-{JOB.lower()}"
 
@@ -217,7 +207,7 @@ def test_a_bare_id_follows_the_job_and_a_ref_its_own_submission(world):
                 told = await subscription.take()
             return newest, told.get(ref)
 
-    newest, first = run(scenario)
+    newest, first = run(scenario())
     assert fields.name(newest.trainjob) == build_object_name(JOB, 2)
     assert first is None or fields.name(first.trainjob) == build_object_name(JOB, 1)
 
@@ -242,7 +232,7 @@ def test_a_version_that_is_too_old_is_mended_by_a_list(world, form):
                 await here.settle()
                 return found is not None, here.server.count("trainjobs")
 
-    assert run(scenario) == (True, 2)
+    assert run(scenario()) == (True, 2)
 
 
 def _number(found):
@@ -261,7 +251,7 @@ def test_a_silent_watch_is_noticed_and_goes_on_from_its_version_without_a_list(w
                 found = await take_until(subscription, JOB, lambda found: _number(found) == 2)
                 return found is not None, here.server.count("trainjobs")
 
-    assert run(scenario) == (True, 1)
+    assert run(scenario()) == (True, 1)
 
 
 def test_a_bookmark_moves_the_version_from_which_a_broken_watch_goes_on(world):
@@ -276,7 +266,7 @@ def test_a_bookmark_moves_the_version_from_which_a_broken_watch_goes_on(world):
                 await here.server.wait_for_requests(2, "trainjobs", watches=True)
             return [seen.query["resourceVersion"] for seen in here.server.seen if seen.is_watch]
 
-    versions = run(scenario)
+    versions = run(scenario())
     assert versions[-1] == "7777"
 
 
@@ -295,7 +285,7 @@ def test_faults_of_the_server_are_waited_out(world, caplog):
             return told[JOB]
 
     with caplog.at_level(logging.INFO):
-        assert run(scenario).trainjob is not None
+        assert run(scenario()).trainjob is not None
     assert "the watch of trainjobs in dispatch goes on in" in caplog.text
 
 
@@ -316,7 +306,7 @@ def test_pauses_grow_and_differ(world):
             with here.watch.subscribe([JOB]) as subscription:
                 await subscription.take()
 
-    run(scenario)
+    run(scenario())
     assert [pause for pause in pauses if 0.7 < pause < 10.1][:6] == [0.75, 2.5, 3.0, 10.0, 6.0, 10.0]
 
 
@@ -330,7 +320,7 @@ def test_a_cluster_without_kueue_is_watched_all_the_same(world):
             with here.watch.subscribe([JOB]) as subscription:
                 return (await subscription.take())[JOB]
 
-    found = run(scenario)
+    found = run(scenario())
     assert found.trainjob is not None
     assert found.workload is None
 
@@ -348,7 +338,7 @@ def test_a_refusal_from_the_beginning_is_told(world):
             with here.watch.subscribe([JOB]) as again:
                 return (await again.take())[JOB].trainjob
 
-    assert run(scenario) is not None
+    assert run(scenario()) is not None
 
 
 def test_a_refusal_later_is_borne_for_a_while(world):
@@ -368,8 +358,8 @@ def test_a_refusal_later_is_borne_for_a_while(world):
                 add_trainjob(here.server, JOB, 2)
                 return await take_until(subscription, JOB, lambda found: _number(found) == 2) is not None
 
-    assert run(lambda: scenario(60.0))
-    assert run(lambda: scenario(0.05))
+    assert run(scenario(60.0))
+    assert run(scenario(0.05))
 
 
 def test_a_connection_that_can_not_be_opened_is_told(tmp_path):
@@ -379,7 +369,7 @@ def test_a_connection_that_can_not_be_opened_is_told(tmp_path):
             await subscription.take()
 
     with pytest.raises(SpecError, match="no such file"):
-        run(scenario)
+        run(scenario())
 
 
 def test_a_death_of_the_watch_is_told(caplog):
@@ -391,7 +381,7 @@ def test_a_death_of_the_watch_is_told(caplog):
             await subscription.take()
 
     with pytest.raises(UnavailableError, match="the log says why"):
-        run(scenario)
+        run(scenario())
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -405,7 +395,7 @@ def test_the_last_subscriber_ends_it_and_the_next_begins_anew(world):
                 await here.server.wait_for_watches(0)
             return here.server.count("trainjobs")
 
-    assert run(scenario) == 2
+    assert run(scenario()) == 2
 
 
 def test_nothing_is_looked_at_for_nobody(world):
@@ -415,7 +405,7 @@ def test_nothing_is_looked_at_for_nobody(world):
                 await asyncio.sleep(0)
             return here.server.seen
 
-    assert run(scenario) == []
+    assert run(scenario()) == []
 
 
 def test_what_time_alone_changes_is_told_again(world):
@@ -426,7 +416,7 @@ def test_what_time_alone_changes_is_told_again(world):
                 before = here.server.count()
                 return first == await subscription.take(), here.server.count() - before
 
-    assert run(scenario) == (True, 0)
+    assert run(scenario()) == (True, 0)
 
 
 def test_one_place_has_one_watch_in_each_loop(tmp_path):
@@ -437,10 +427,10 @@ def test_one_place_has_one_watch_in_each_loop(tmp_path):
         other = find_watch(settings.model_copy(update={"namespace": "elsewhere"}))
         return (*same, other)
 
-    first, second, other = run(scenario)
+    first, second, other = run(scenario())
     assert first is second
     assert other is not first
-    assert run(scenario)[0] is not first
+    assert run(scenario())[0] is not first
 
 
 def test_old_states_and_what_was_deleted_never_come_back(world):
@@ -463,7 +453,7 @@ def test_old_states_and_what_was_deleted_never_come_back(world):
                 last = await take_until(subscription, ref, lambda found: len(found.pods) == 2)
             return kept.trainjob["spec"], last.trainjob
 
-    assert run(scenario) == ("new", None)
+    assert run(scenario()) == ("new", None)
 
 
 def _key(ref):
