@@ -35,7 +35,7 @@ class Decision(StrEnum):
     CHECK_WAITS = "check-waits"
     CHECK_RETRY = "quota-given-back"
     RECORDED = "execution-recorded"
-    DEATHS_NOTED = "deaths-noted"
+    PODS_NOTED = "pods-noted"
     STARTED = "started"
     HOLDS_CHANGED = "holds-changed"
     WORKLOAD_HELD = "workload-deactivated"
@@ -49,7 +49,7 @@ class Decision(StrEnum):
     STATE_NOTED = "state-noted"
 
 
-QUIET_DECISIONS = frozenset({Decision.STATE_NOTED, Decision.DEATHS_NOTED, Decision.RECORDED})
+QUIET_DECISIONS = frozenset({Decision.STATE_NOTED, Decision.PODS_NOTED, Decision.RECORDED})
 """Counted, but no news for people: the objects tell them already."""
 
 
@@ -78,7 +78,7 @@ class Journal:
         while True:
             event = await self._waiting.get()
             try:
-                await self._client.create(EVENTS, event, fields.text(event, "metadata", "namespace"))
+                await self._client.create(EVENTS, event, fields.text(event, "involvedObject", "namespace"))
             except DispatchError as error:
                 _log.info("an event can't be written: %s", error)
             self._waiting.task_done()

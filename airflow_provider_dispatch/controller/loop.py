@@ -130,7 +130,7 @@ class Loop:
         if record is not None:
             trainjob = await writer.write_record(trainjob, record)
             is_start = bool(judgement.plan.lifts)
-            journal.tell(trainjob, Decision.RECORDED if is_start else Decision.DEATHS_NOTED, f"R is {record.r}")
+            journal.tell(trainjob, Decision.RECORDED if is_start else Decision.PODS_NOTED, f"R is {record.r}")
         if judgement.ledger_record is not None:
             ledger = await writer.write_ledger(
                 trainjob, situation.ledger_object, situation.ledger, judgement.ledger_record

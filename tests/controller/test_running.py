@@ -49,7 +49,7 @@ async def wait_until(world: World, is_so: Callable[[], bool]) -> None:
 
 
 def list_kinds(world: World) -> set[str]:
-    return {event["reason"] for event in world.client.peek_all(EVENTS)}
+    return {event["reason"] for event in world.client.peek_all(EVENTS) if event["metadata"]["namespace"] == "default"}
 
 
 @asynchronous
