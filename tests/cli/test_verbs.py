@@ -57,6 +57,7 @@ def test_a_job_that_fails_is_explained(dispatch: Caller) -> None:
     explained = dispatch("explain", job)
 
     assert (answer.code, answer.data["state"], answer.data["cause"]) == (1, "failed", "exited")
+    assert answer.err.startswith("error: job ")  # nobody watches: no progress
     assert "rank 0 of node exited with code 3" in answer.err
     assert "What to do: read the last lines" in explained.out
     assert "  | no data" in explained.out
