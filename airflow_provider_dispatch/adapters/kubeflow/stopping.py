@@ -27,14 +27,14 @@ from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import E
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import build_patch
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, LedgerEnd
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS, WORKLOADS
 from airflow_provider_dispatch.adapters.kubeflow.model.stop_report import (
     Witness,
     build_confirmed,
     build_left_record,
     build_stop_report,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import StopRequest, dump, read_submission
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import StopRequest, dump, is_ours, read_submission
 from airflow_provider_dispatch.adapters.kubeflow.ownership import check_owner
 from airflow_provider_dispatch.adapters.kubeflow.recording import record_decision
 from airflow_provider_dispatch.adapters.kubeflow.runtimes import patch_trainjob
@@ -182,9 +182,21 @@ async def _remove_all(call: _Stop, inventory: Inventory) -> None:
 async def _look_again(call: _Stop) -> Inventory:
     uids = {uid for uid, (resource, _) in call.witness.seen.items() if resource == TRAINJOBS}
     inventory = await fetch_inventory(call.client, call.namespace, call.job, trainjob_uids=uids)
+    await _find_unlabelled(call, inventory)
     call.witness.note_all(inventory)
     await _write_ledger(call, inventory)
     return inventory
+
+
+async def _find_unlabelled(call: _Stop, inventory: Inventory) -> None:
+    """What another implementation made without our labels can't be listed any more once its TrainJob is gone."""
+    found = {fields.uid(raw) for _, raw in inventory}
+    for uid, (resource, raw) in call.witness.seen.items():
+        if uid in found or uid in call.witness.gone or is_ours(raw) or resource == WORKLOADS:
+            continue
+        latest = await call.client.get(resource, fields.name(raw), call.namespace)
+        if latest is not None and fields.uid(latest) == uid:
+            inventory.objects[resource] += (latest,)
 
 
 async def _delete(call: _Stop, inventory: Inventory) -> None:

@@ -41,6 +41,7 @@ from tests.adapters.kubeflow.objects import (
     NOW,
     OWNER,
     SETTINGS,
+    build_jobset,
     build_labels,
     build_name,
     build_pod,
@@ -301,3 +302,17 @@ def test_what_somebody_else_put_in_its_place_stays() -> None:
     client.put(TRAINING_RUNTIMES, build_runtime())
     assert ask(client).is_complete
     assert [raw["metadata"]["uid"] for raw in left(client)] == ["theirs"]
+
+
+def test_what_carries_no_label_of_ours_is_found_beneath_its_trainjob() -> None:
+    client = place_running(pods=0)
+    jobset = build_jobset()
+    jobset["metadata"]["labels"] = {}
+    client.put(JOBSETS, jobset)
+    pod = build_pod(node="")
+    pod["metadata"]["labels"] = {words.JOBSET_NAME_LABEL: build_name()}
+    client.put(PODS, pod)
+    client.reactions.clear()
+    report = ask(client, patience=timedelta(seconds=1))
+    assert left(client) == []
+    assert {"JobSet", "Pod"} <= {*names(report.stopped), *names(report.unproven)}
