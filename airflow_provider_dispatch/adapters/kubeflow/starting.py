@@ -104,8 +104,7 @@ async def start(
     async with within(deadline, now, "a start"):
         trainjob = await _ensure_trainjob(starter)
         if not has_ended(trainjob):
-            await _ensure_owner(starter, trainjob)
-            await _await_workload(starter, trainjob)
+            await _settle(starter, trainjob)
     return read_ref(trainjob)
 
 
@@ -266,6 +265,19 @@ def _explain_foreign_mode(created: Raw, terms: Terms) -> str | None:
     if queue != terms.queue:
         return f"the cluster has put a job of queue {terms.queue!r} into queue {queue!r}; name that queue"
     return EXPLAIN_UNMANAGED if queue and not is_managed_by_kueue(created) else None
+
+
+async def _settle(starter: _Starter, trainjob: Raw) -> None:
+    """Give the runtime its owner while Kueue makes the Workload."""
+    owning = asyncio.create_task(_ensure_owner(starter, trainjob))
+    try:
+        await _await_workload(starter, trainjob)
+    except BaseException:
+        owning.cancel()
+        # Its own failure is the lesser of two; looked at here so that nobody misses it.
+        await asyncio.wait([owning])
+        raise
+    await owning
 
 
 async def _ensure_owner(starter: _Starter, trainjob: Raw) -> None:
