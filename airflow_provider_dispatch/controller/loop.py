@@ -83,9 +83,8 @@ class Loop:
         for _ in range(MOST_ROUNDS):
             glance = self._office.reader.glance(uid)
             if glance is not None and self._judge(glance).is_quiet:
-                await self._office.keeper.keep(glance)
                 self._unproven.reset(uid)
-                return self._derive_pause(glance)
+                return await self._keep(glance)
             if self._office.cache.trainjob(uid) is None:
                 return None
             fresh = await self._office.reader.read(uid)
@@ -105,9 +104,12 @@ class Loop:
 
     async def _wait_for_proof(self, uid: str, fresh: Situation) -> float:
         """The glance took for dead what only a node can prove, or the cache is behind."""
-        await self._office.keeper.keep(fresh)
-        again, pause = self._unproven.next_pause(uid), self._derive_pause(fresh)
+        again, pause = self._unproven.next_pause(uid), await self._keep(fresh)
         return again if pause is None else min(again, pause)
+
+    async def _keep(self, situation: Situation) -> float | None:
+        pauses = (await self._office.keeper.keep(situation), self._derive_pause(situation))
+        return min((pause for pause in pauses if pause is not None), default=None)
 
     async def _carry_out(self, situation: Situation, judgement: Judgement) -> None:
         writer = self._office.writer

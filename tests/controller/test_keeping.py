@@ -16,7 +16,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
 from airflow_provider_dispatch.controller.check_condition import CheckKeeper
 from tests.adapters.kubeflow.memory_client import Object
 from tests.adapters.kubeflow.objects import build_owner, build_pod, build_record, build_workload
-from tests.controller.world import NAME, UID, World, asynchronous, show
+from tests.controller.world import NAME, UID, World, asynchronous, settle, show
 
 
 def read_runtime(world: World) -> Object:
@@ -52,10 +52,10 @@ async def test_young_job_is_left_to_whoever_makes_it():
     del read_runtime(world)["metadata"]["ownerReferences"]
     replica = await world.start_replica()
 
-    assert await replica.loop.look(UID) == 10.0
+    assert await settle(world, replica) == 9.0
     assert "ownerReferences" not in read_runtime(world)["metadata"]
 
-    world.pass_time(10)
+    world.pass_time(9)
     await replica.lease.attempt()
     await replica.loop.look(UID)
     assert "ownerReferences" in read_runtime(world)["metadata"]

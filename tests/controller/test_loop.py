@@ -19,7 +19,7 @@ from airflow_provider_dispatch.controller.running import Replica
 from airflow_provider_dispatch.exceptions import ConflictError, UnavailableError
 from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
 from tests.adapters.kubeflow.objects import JOB, build_pod, build_record
-from tests.controller.world import LEDGER, NAME, UID, WORKLOAD, World, asynchronous, build_condition, show
+from tests.controller.world import LEDGER, NAME, UID, WORKLOAD, World, asynchronous, build_condition, settle, show
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ async def test_old_pod_keeps_the_check_pending_and_is_named(world: World):
     world.client.put(PODS, build_pod(0, node="node-2", deletionTimestamp="2026-03-01T12:00:00Z"))
     replica = await world.start_replica()
 
-    await replica.loop.look(UID)
+    await settle(world, replica)
 
     assert world.check()["state"] == "Pending"
     assert "node-2" in world.check()["message"]
@@ -279,7 +279,7 @@ async def test_quiet_job_costs_no_request(world: World):
     replica = await world.start_replica()
     await replica.loop.look(UID)
     await show(replica)
-    await replica.loop.look(UID)
+    await settle(world, replica)
     requests = len(world.client.requests)
 
     for _ in range(10):
@@ -346,8 +346,8 @@ async def test_hold_whose_time_is_over_is_lifted(world: World):
     world.client.put(WORKLOADS, workload)
     replica = await world.start_replica()
 
-    assert await replica.loop.look(UID) == pytest.approx(10.0)
-    world.pass_time(10)
+    assert await settle(world, replica) == pytest.approx(9.0)
+    world.pass_time(9)
     await replica.lease.attempt()
     await replica.loop.look(UID)
 
@@ -362,6 +362,9 @@ async def test_hold_whose_time_is_over_is_lifted(world: World):
 async def test_clocks_follow_the_state(world: World):
     world.place_job()
     replica = await world.start_replica()
+    assert await replica.loop.look(UID) == pytest.approx(1.0)
+    assert world.note(words.CLOCKS_ANNOTATION) is None
+    world.pass_time(1)
     await replica.loop.look(UID)
     clocks = json.loads(world.note(words.CLOCKS_ANNOTATION) or "{}")
     assert clocks["queued"]["since"] is not None
@@ -395,7 +398,7 @@ async def test_gate_of_time_is_opened_when_it_has_come(world: World):
     notes = {words.ADMISSION_GATED_BY: gates, words.NOT_BEFORE_ANNOTATION: "2026-03-01T12:00:30Z"}
     world.place_job(notes=notes)
     replica = await world.start_replica()
-    assert await replica.loop.look(UID) == pytest.approx(30.0)
+    assert await settle(world, replica) == pytest.approx(29.0)
     assert world.note(words.ADMISSION_GATED_BY) == gates
 
     world.pass_time(31)

@@ -174,3 +174,10 @@ async def show(replica: Replica) -> None:
     """Let its cache see what there is."""
     for feeder in replica.feeders:
         await feeder.list_all()
+
+
+async def settle(world: World, replica: Replica) -> float | None:
+    """Look until the state has lasted long enough to be noted; what the last look said."""
+    await replica.loop.look(UID)
+    world.pass_time(1)
+    return await replica.loop.look(UID)
