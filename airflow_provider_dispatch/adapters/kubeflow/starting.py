@@ -275,7 +275,7 @@ async def _settle(starter: _Starter, trainjob: Raw) -> None:
     except BaseException:
         owning.cancel()
         # Its own failure is the lesser of two; looked at here so that nobody misses it.
-        await asyncio.wait([owning])
+        await asyncio.gather(owning, return_exceptions=True)
         raise
     await owning
 
