@@ -44,7 +44,8 @@ from airflow_provider_dispatch.exceptions import (
     cut_text,
 )
 
-PAGE_SIZE = 500
+PAGE_SIZE = 250
+"""Reading a page stops the event loop for some ten milliseconds."""
 WATCH_SECONDS = 290
 """The server ends a watch after this time, and we begin another."""
 SILENCE_SECONDS = 150.0

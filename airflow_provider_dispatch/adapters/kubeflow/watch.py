@@ -235,6 +235,8 @@ class _Session:
             self._woken.clear()
             changed, self._changed = self._changed, set()
             for job in changed:
+                # After a list it may be a thousand: let others have their turn.
+                await asyncio.sleep(0)
                 if not self._tell(job) and job not in self._leaving:
                     self._leaving.add(job)
                     tasks.create_task(self._tell_leaving(client, job))
