@@ -16,6 +16,7 @@ from airflow_provider_dispatch.core.clocks import CLOCK_OF_STATE, Clock, Clocks,
 from airflow_provider_dispatch.core.state import State
 
 _GATE_CLEARED = "AdmissionGateCleared"
+_REACTIVATED = "Reactivated"
 
 
 def derive_clocks(scene: Scene, state: State, ended_at: datetime | None) -> Clocks:
@@ -29,6 +30,9 @@ def derive_clocks(scene: Scene, state: State, ended_at: datetime | None) -> Cloc
         return advance_clocks(stored, state, scene.now)
     since = ended_at or _derive_since(scene, state) or scene.now
     last = max((at for clock in Clock if (at := stored.reading(clock).since) is not None), default=since)
+    if state is State.QUEUED and since < last:
+        # What tells when it began to wait is older than the hold that has just ended.
+        since = scene.now
     return advance_clocks(stored, state, min(max(since, last), max(scene.now, last)))
 
 
@@ -36,7 +40,7 @@ def derive_queued_since(scene: Scene) -> datetime | None:
     """Since when it waits for room."""
     quota, evicted = scene.workload.quota, scene.workload.evicted
     if evicted is not None:
-        return evicted.at
+        return _find_reactivated(scene) or evicted.at
     cleared = [
         fields.moment(event, "lastTimestamp") or fields.moment(event, "eventTime")
         for event in scene.objects.events
@@ -44,6 +48,13 @@ def derive_queued_since(scene: Scene) -> datetime | None:
     ]
     stamps = [at for at in (*cleared, quota.at if quota is not None else None) if at is not None]
     return max(stamps, default=scene.workload.created_at or scene.submission.created_at)
+
+
+def _find_reactivated(scene: Scene) -> datetime | None:
+    """When a hold ended: the eviction that it began with stands until there is room again."""
+    requeued = scene.workload.conditions.get(words.REQUEUED)
+    is_back = requeued is not None and requeued.is_true and requeued.reason == _REACTIVATED
+    return requeued.at if requeued is not None and is_back else None
 
 
 def _derive_since(scene: Scene, state: State) -> datetime | None:

@@ -345,3 +345,14 @@ def test_stored_time_is_kept_and_the_running_clock_stops_where_the_next_state_be
     clocks = derive(trainjob(clocks=dump(stored)), pod(0), pod(1)).clocks
     assert (clocks.starting.since, clocks.starting.accumulated) == (None, timedelta(seconds=15))
     assert clocks.running.elapsed(NOW) == timedelta(seconds=1270)
+
+
+@pytest.mark.parametrize(("requeued", "queued_seconds"), [(20, 20), (None, 0)], ids=["Kueue says when", "nobody does"])
+def test_time_held_is_no_time_queued(requeued: float | None, queued_seconds: float) -> None:
+    evicted = condition(words.EVICTED, reason="Deactivated", at=61)
+    back = [] if requeued is None else [condition(words.REQUEUED, reason="Reactivated", at=requeued)]
+    waits = condition(words.QUOTA_RESERVED, is_true=False, reason="Pending", at=55)
+    stored = Clocks(held=ClockReading(NOW - timedelta(seconds=60)))
+    clocks = derive(trainjob(suspend=True, clocks=dump(stored)), workload(evicted, waits, *back)).clocks
+    assert clocks.held.accumulated == timedelta(seconds=60 - queued_seconds)
+    assert clocks.queued.elapsed(NOW) == timedelta(seconds=queued_seconds)
