@@ -223,10 +223,8 @@ def _plan_execution(
 
 
 def _build_lifts(record: ExecutionRecord, submission: int, candidates: Mapping[Slot, PodView]) -> tuple[Lift, ...]:
+    """Every candidate: by now all are recorded."""
     epoch = build_epoch(submission, record.r)
-    recorded = {pod.uid for pod in record.pods}
     return tuple(
-        Lift(pod.uid, pod.name, pod.namespace, record.a, record.restart, epoch)
-        for _, pod in sorted(candidates.items())
-        if pod.uid in recorded
+        Lift(pod.uid, pod.name, pod.namespace, record.a, record.restart, epoch) for _, pod in sorted(candidates.items())
     )

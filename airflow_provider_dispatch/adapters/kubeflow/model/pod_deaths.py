@@ -59,7 +59,9 @@ def is_stranger(pod: PodView) -> bool:
 
 def build_recorded(pod: PodView, now: datetime) -> RecordedPod:
     """The pod as a record knows it at first."""
-    return RecordedPod(pod.slot, pod.uid, pod.name, recorded_at=now, submission=pod.submission, grace=pod.grace)
+    return RecordedPod(
+        pod.slot, pod.uid, pod.name, pod.node, recorded_at=now, submission=pod.submission, grace=pod.grace or None
+    )
 
 
 def derive_deaths(
