@@ -76,10 +76,10 @@ def run_server(_: argparse.Namespace) -> None:
         serve(bed, over.is_set)
 
 
-def down(_: argparse.Namespace) -> None:
-    """Take down all testbeds that run in the background, and clear what crashed ones left."""
+def down(arguments: argparse.Namespace) -> None:
+    """Take down the testbeds that run in the background, and clear what crashed ones left."""
     for slot, holder in find_held():
-        if holder.is_background:  # others are part of a test
+        if holder.is_background and arguments.instance in {None, slot.number}:  # others are part of a test
             os.kill(holder.pid, signal.SIGTERM)
             wait_released(slot)
             say(f"testbed {slot.number} is down")
@@ -113,6 +113,7 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
+INSTANCE_HELP = "its number, where several run in the background"
 PLAIN: Mapping[str, Command] = {"build": build, "up": up, "serve": run_server, "down": down}
 VERBS: Mapping[str, str] = {
     "pause": "NODE",
@@ -129,11 +130,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.testbed", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in PLAIN.items():
-        commands.add_parser(name, help=command.__doc__).set_defaults(run=command)
+        plain = commands.add_parser(name, help=command.__doc__)
+        plain.add_argument("--instance", type=int, help=INSTANCE_HELP)
+        plain.set_defaults(run=command)
     for name, metavar in VERBS.items():
         verb = commands.add_parser(name)
         verb.add_argument("argument", metavar=metavar)
-        verb.add_argument("--instance", type=int, help="its number, where several run")
+        verb.add_argument("--instance", type=int, help=INSTANCE_HELP)
         verb.set_defaults(run=control)
     arguments = parser.parse_args()
     try:
