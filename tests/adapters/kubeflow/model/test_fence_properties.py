@@ -74,12 +74,24 @@ def ask(trainjob, seen, present=(NODE,), now=NOW):
     )
 
 
-EVENTS = ("make", "make", "make", "succeed", "fail", "terminate", "vanish", "restart", "recreate", "readmit", "hold")
+EVENTS = (
+    "make",
+    "make",
+    "make and die",
+    "succeed",
+    "fail",
+    "terminate",
+    "vanish",
+    "restart",
+    "recreate",
+    "readmit",
+    "hold",
+)
 histories = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 1)), min_size=1, max_size=16)
 
 
 class Job:
-    """A job to which things happen; whatever the fence plans is carried out at once."""
+    """A job to which things happen."""
 
     def __init__(self) -> None:
         self.trainjob = TRAINJOB
@@ -90,7 +102,7 @@ class Job:
         self.now += 300 * SECOND
         job = self.trainjob
         match event:
-            case "make":
+            case "make" | "make and die":
                 made = replace(GATED, uid=f"u{len(self.pods)}-{self.now}", completion_index=slot)
                 self.pods[made.uid] = replace(made, jobset_uid=job.jobset_uid or "", restart=job.restart)
             case "restart":
@@ -112,9 +124,10 @@ class Job:
                 phase = "Succeeded" if event == "succeed" else "Failed" if event == "fail" else pod.phase
                 self.pods[pod.uid] = replace(pod, phase=phase, is_deleting=event == "terminate")
 
-    def obey(self, plan: FencePlan) -> None:
+    def obey(self, plan: FencePlan, *, dies: bool) -> None:
+        """Carry the plan out; a controller that dies has written the record and lifted nothing."""
         self.trainjob = replace(self.trainjob, record=plan.record or self.trainjob.record)
-        for lift in plan.lifts:
+        for lift in () if dies else plan.lifts:
             pod = self.pods[lift.uid]
             self.pods[lift.uid] = replace(pod, has_fence=False, phase="Running", node="node-1", epoch=lift.epoch)
 
@@ -127,7 +140,7 @@ def play(history):
         judged, seen = job.trainjob, tuple(job.pods.values())
         plan = ask(judged, seen, now=job.now)
         yield judged, seen, plan
-        job.obey(plan)
+        job.obey(plan, dies=event == "make and die")
 
 
 @given(histories)
