@@ -34,6 +34,8 @@ MOST_ROUNDS = 6
 """Writes and fresh reads in one turn; after them others have theirs."""
 WAITING_SECONDS = 5.0
 """Between two glances at a job whose check waits: who else wants its quota shows nowhere on it."""
+REST_SHARE = 3.0
+"""Of the time that a glance takes: so long a quiet job rests. A large one that starts has news all the time."""
 FOLLOWERS_SECONDS = 1.0
 """How long a replica without the Lease leaves a job alone before it asks again whether it has the Lease."""
 _log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Loop:
     def __init__(self, office: Office) -> None:
         self._office = office
         self._failures = BackOff()
+        self._rests: dict[str, float] = {}
         self._unproven = BackOff(first_seconds=2.0, longest_seconds=15.0)
         self._conflicts = BackOff(first_seconds=0.02, longest_seconds=5.0)
 
@@ -73,7 +76,7 @@ class Loop:
                 else:
                     queue.add(uid, FOLLOWERS_SECONDS)
             finally:
-                queue.finish(uid)
+                queue.finish(uid, self._rests.pop(uid, 0.0))
 
     async def look(self, uid: str) -> float | None:
         """Bring one job forward; seconds until it is to be looked at again without news, None for never.
@@ -81,8 +84,10 @@ class Loop:
         :raises DispatchError: something could not be read or written.
         """
         for _ in range(MOST_ROUNDS):
+            began = time.monotonic()
             glance = self._office.reader.glance(uid)
             if glance is not None and self._judge(glance).is_quiet:
+                self._rests[uid] = REST_SHARE * (time.monotonic() - began)
                 self._unproven.reset(uid)
                 return await self._keep(glance)
             if self._office.cache.trainjob(uid) is None:

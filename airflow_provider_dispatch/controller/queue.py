@@ -24,6 +24,7 @@ class WorkQueue:
         self._due: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
         self._taken: set[str] = set()
+        self._rests: dict[str, float] = {}
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -35,7 +36,7 @@ class WorkQueue:
 
     def add(self, key: str, delay_seconds: float = 0.0) -> None:
         """Let the key be taken after a while; of two wishes the earlier one counts."""
-        due = self._monotonic() + delay_seconds
+        due = max(self._monotonic() + delay_seconds, self._rests.get(key, 0.0))
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
             heapq.heappush(self._heap, (due, key))
@@ -60,10 +61,17 @@ class WorkQueue:
         self._is_closed = True
         self._changed.set()
 
-    def finish(self, key: str) -> None:
-        """Give the key back; what was added meanwhile can be taken."""
+    def finish(self, key: str, rest_seconds: float = 0.0) -> None:
+        """Give the key back; what was added meanwhile can be taken.
+
+        :param rest_seconds: not before that, and nothing that is added later either.
+        """
         self._taken.discard(key)
+        self._rests.pop(key, None)
+        if rest_seconds > 0:
+            self._rests[key] = self._monotonic() + rest_seconds
         if key in self._due:
+            self._due[key] = max(self._due[key], self._rests.get(key, 0.0))
             heapq.heappush(self._heap, (self._due[key], key))
             self._changed.set()
 

@@ -33,6 +33,22 @@ async def test_key_is_never_taken_twice_at_once():
 
 
 @asynchronous
+async def test_key_rests_whenever_it_is_added():
+    world, queue = build_queue()
+    queue.add("a")
+    assert await queue.take() == "a"
+    queue.add("a")
+    queue.finish("a", rest_seconds=3)
+    queue.add("a")
+    assert queue.depth == 0
+    world.pass_time(3)
+    assert await queue.take() == "a"
+    queue.finish("a")
+    queue.add("a")
+    assert queue.depth == 1
+
+
+@asynchronous
 async def test_earlier_wish_counts():
     world, queue = build_queue()
     queue.add("late", 10)
