@@ -16,6 +16,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -27,6 +28,7 @@ from tests.cluster.testbed.api import Manifest
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.instance import Testbed
 from tests.cluster.testbed.remote import AttachedBed
+from tests.objects.recordings import RECORDED_AT
 
 FOLDER = Path(__file__).parents[1] / "objects"
 SCENE_SECONDS = 240
@@ -84,7 +86,8 @@ def write_recording(path: Path, story: str, objects: list[Manifest]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = [_strip(one) for one in objects]
     text = yaml.safe_dump(kept, sort_keys=True, width=120, default_flow_style=False)
-    path.write_text(f"# {story}\n{text}")
+    moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    path.write_text(f"# {story}\n{RECORDED_AT}{moment}\n{text}")
 
 
 def _strip(one: Manifest) -> Manifest:

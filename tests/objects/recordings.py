@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as word
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 
 FOLDER = Path(__file__).parent
+RECORDED_AT = "# recorded at "
+"""How the second line of a recording begins."""
 JOB = "0000000000000000000000000a"
 """Of objects that were recorded without the label that `start` puts on them."""
 
@@ -30,13 +33,14 @@ class Recording:
     """One file.
 
     :ivar story: what was going on, from the file's first line.
-    :ivar now: when it was recorded: no object knows a later moment.
+    :ivar now: when it was recorded; where the file doesn't say, the latest moment that an object knows.
     """
 
     version: str
     name: str
     story: str
     objects: tuple[Manifest, ...]
+    recorded_at: datetime | None = None
 
     def __repr__(self) -> str:
         return self.id
@@ -47,7 +51,7 @@ class Recording:
 
     @property
     def now(self) -> datetime:
-        return max(find_stamps(self.objects), default=datetime(2026, 1, 1, tzinfo=UTC))
+        return self.recorded_at or max(find_stamps(self.objects), default=datetime(2026, 1, 1, tzinfo=UTC))
 
     def object_set(self, trainjob: str = "") -> ObjectSet:
         """All objects of one submission.
@@ -57,9 +61,10 @@ class Recording:
         return build_object_set(self.objects, trainjob)
 
 
-def load_recordings() -> list[Recording]:
-    """All of them, in the order of their paths."""
-    return [_load(path) for path in sorted(FOLDER.glob("*/*.yaml"))]
+@functools.cache
+def load_recordings() -> tuple[Recording, ...]:
+    """All of them, in the order of their paths. Nobody may change an object: they are read once."""
+    return tuple(_load(path) for path in sorted(FOLDER.glob("*/*.yaml")))
 
 
 def build_object_set(objects: tuple[Manifest, ...] | list[Manifest], trainjob: str = "") -> ObjectSet:
@@ -105,8 +110,9 @@ def find_stamps(value: object) -> Iterator[datetime]:
 
 def _load(path: Path) -> Recording:
     text = path.read_text()
-    story = text.partition("\n")[0].lstrip("# ")
-    return Recording(path.parent.name, path.stem, story, tuple(yaml.load(text, Loader=LOADER)))
+    story, second = text.split("\n", 2)[:2]
+    at = fields.parse_time(second.removeprefix(RECORDED_AT)) if second.startswith(RECORDED_AT) else None
+    return Recording(path.parent.name, path.stem, story.lstrip("# "), tuple(yaml.load(text, Loader=LOADER)), at)
 
 
 def _sort_by_kind(objects: tuple[Manifest, ...] | list[Manifest]) -> dict[str, list[Manifest]]:

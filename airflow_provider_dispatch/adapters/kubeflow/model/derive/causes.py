@@ -81,8 +81,9 @@ NOTHING = Reason()
 
 
 def derive_failed_rank(rank: Rank) -> FailedRank:
-    """The rank as the contract names it."""
-    if rank.exit is None or rank.exit.code == 0:
+    """The rank as the contract names it; what its process said when its pod was taken away means nothing."""
+    was_taken = rank.is_condemned or _find_pod_cause(rank.reason) is not None
+    if was_taken or rank.exit is None or rank.exit.code == 0:
         return FailedRank(rank.role, rank.rank)
     number = rank.exit.signal
     return FailedRank(rank.role, rank.rank, None if number else rank.exit.code, number)

@@ -27,6 +27,8 @@ from airflow_provider_dispatch.core.result import parse_result
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import ProtocolError
 
+LONGEST_MESSAGE = 4096
+"""Bytes of a termination message (pkg/kubelet, 1.35)."""
 _SUCCEEDED = "Succeeded"
 _FAILURES = ("Failed", "FailedToStart")
 
@@ -38,12 +40,10 @@ def derive_end(scene: Scene) -> End | None:
     failed, completed = _find_failed(scene), _find_completed(scene)
     if failed is None and (completed is not None or _have_all_succeeded(scene)):
         return _build_success(scene, completed[1].at if completed is not None else None)
-    first = find_first_failed(scene.ranks, [role.name for role in scene.submission.spec.roles])
+    first = find_first_failed(scene.present, [role.name for role in scene.submission.spec.roles])
     if failed is not None:
         return _build_failure(scene, failed, first)
-    # A set that is being restarted counts it first; what failed before is no end of what comes.
-    is_newest = first is not None and first in scene.current and first.restart >= scene.jobset.restarts
-    if first is not None and is_newest and not _is_restart_due(scene):
+    if first is not None and not _is_restart_due(scene):
         return _build_end(scene, explain_rank(first), first.ended_at, first)
     return _find_lost_dependency(scene) or _find_limit(scene)
 
@@ -92,8 +92,11 @@ def _build_success(scene: Scene, at: datetime | None) -> End:
     try:
         return End(State.SUCCEEDED, ended, result=parse_result(ranks[0].exit.message.encode()))
     except ProtocolError as error:
-        proof = Evidence(f"rank 0 of {leader}", "result", str(error), ranks[0].exit.at)
-        return End(State.FAILED, ended, Cause.MISCONFIGURED, str(error), (proof,))
+        # What is longer than Kubernetes carries arrives cut, and its true size is lost.
+        is_cut = len(ranks[0].exit.message.encode()) >= LONGEST_MESSAGE
+        problem = str(error).replace("bytes;", "bytes or more;") if is_cut else str(error)
+        proof = Evidence(f"rank 0 of {leader}", "result", problem, ranks[0].exit.at)
+        return End(State.FAILED, ended, Cause.MISCONFIGURED, problem, (proof,))
 
 
 def _build_failure(scene: Scene, failed: tuple[str, Condition], first: Rank | None) -> End:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.jobset import Standing
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Condition, Raw
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -149,10 +150,19 @@ def read_ranks(pods: Iterable[Raw], signalled_from: datetime | None) -> tuple[Ra
     return tuple(sorted(ranks, key=lambda rank: (rank.role, rank.rank, rank.uid, rank.name)))
 
 
-def find_current(ranks: Iterable[Rank], jobset_uid: str) -> tuple[Rank, ...]:
-    """One pod for each place in the gang: of the present JobSet, of its last restart, and the newest of those."""
+def find_present(ranks: Iterable[Rank], jobset: Standing) -> tuple[Rank, ...]:
+    """The pods that the JobSet made since its last restart; all of them where there is no JobSet to ask.
+
+    Others are about to go, and what became of them is settled: a failure that JobSet has answered is none.
+    """
+    made = (jobset.uid, jobset.restarts)
+    return tuple(rank for rank in ranks if not jobset.uid or (rank.jobset_uid, rank.restart) == made)
+
+
+def find_current(present: Iterable[Rank]) -> tuple[Rank, ...]:
+    """One pod for each place in the gang: the newest that nobody has deleted."""
     found: dict[tuple[str, int], Rank] = {}
-    for rank in sorted(ranks, key=lambda rank: _rate(rank, jobset_uid)):
+    for rank in sorted(present, key=_rate):
         found[rank.role, rank.rank] = rank
     return tuple(sorted(found.values(), key=lambda rank: (rank.role, rank.rank)))
 
@@ -169,9 +179,8 @@ def find_first_failed(ranks: Iterable[Rank], roles: Iterable[str]) -> Rank | Non
     )
 
 
-def _rate(rank: Rank, jobset_uid: str) -> tuple[bool, int, bool, datetime, str]:
-    is_present = bool(jobset_uid) and rank.jobset_uid == jobset_uid
-    return is_present, rank.restart, not rank.is_deleting, rank.created_at or _NEVER, rank.uid
+def _rate(rank: Rank) -> tuple[int, bool, datetime, str]:
+    return rank.restart, not rank.is_deleting, rank.created_at or _NEVER, rank.uid
 
 
 def _read_rank(pod: Raw, signalled_from: datetime | None) -> Rank:

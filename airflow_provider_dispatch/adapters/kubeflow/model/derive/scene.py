@@ -14,7 +14,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import jobset, workload
 from airflow_provider_dispatch.adapters.kubeflow.model.derive.execution import derive_identity, find_unproven
-from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import Rank, find_current, read_ranks
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import Rank, find_current, find_present, read_ranks
 from airflow_provider_dispatch.adapters.kubeflow.model.derive.trainjob import (
     Reading,
     build_absent,
@@ -44,7 +44,8 @@ class Scene:
     :param holds: the record, with a hold that stands on the Workload alone.
     :param is_held: also by somebody who left no record: an inactive Workload is held by whoever made it so.
     :param ranks: every pod.
-    :param current: one pod a place in the gang, for counting.
+    :param present: those of the present round; see :func:`.pods.find_present`.
+    :param current: of these one a place in the gang, for counting.
     :param unproven: recorded pods that are gone and may be alive.
     """
 
@@ -58,6 +59,7 @@ class Scene:
     identity: Identity | None = None
     gates: tuple[str, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    present: tuple[Rank, ...] = ()
     current: tuple[Rank, ...] = ()
     unproven: tuple[RecordedPod, ...] = ()
     problems: tuple[Evidence, ...] = ()
@@ -127,6 +129,7 @@ def read_scene(objects: ObjectSet, now: datetime, ref: JobRef | None) -> Scene:
     holds = merge_workload_hold(submission.holds, objects.workload)
     ranks = read_ranks(objects.pods, _derive_signalled_from(holds, submission, standing))
     jobset_standing = jobset.read_standing(objects.jobset)
+    present = find_present(ranks, jobset_standing)
     return Scene(
         objects,
         now,
@@ -138,7 +141,8 @@ def read_scene(objects: ObjectSet, now: datetime, ref: JobRef | None) -> Scene:
         identity=derive_identity(submission, reading.record, ranks) if submission.ref.submission > 0 else None,
         gates=read_gates(objects.trainjob),
         ranks=ranks,
-        current=find_current(ranks, jobset_standing.uid),
+        present=present,
+        current=find_current(present),
         unproven=find_unproven(reading.record, ranks),
         problems=(*reading.problems, *ledger_problems),
     )

@@ -36,14 +36,15 @@ _TRANSLATIONS = (
     ("unavailable in ClusterQueue", NO_FLAVOR),
     ("doesn't match node affinity", NO_FLAVOR),
     ("untolerated taint", NO_FLAVOR),
+    ("doesn't exist", MISCONFIGURED),
     ("is terminating or missing", MISCONFIGURED),
     ("not found", MISCONFIGURED),
     ("doesn't match ClusterQueue selector", MISCONFIGURED),
     ("is stopped", "Suspended"),
     ("is inactive", "Suspended"),
 )
-"""Parts of a message of Kueue 0.19 (pkg/scheduler, pkg/controller/core) → the reason of 0.20. What can pass stands before
-what can't: with several flavors, one that is only full is reason to wait."""
+"""Parts of a message of Kueue 0.19 (pkg/scheduler, pkg/controller/core) → the reason of 0.20. What can pass stands
+before what can't: with several flavors, one that is only full is reason to wait."""
 _NOT_PUT_BACK = ("Deactivated", "AdmissionCheck")
 """Evictions that a hold or a check caused: the job had not been taken from where it ran."""
 

@@ -158,6 +158,12 @@ def test_a_failed_rank_ends_the_job_unless_the_set_is_restarted(set_of_jobs, res
     assert derive(set_of_jobs, *ranks).state is state
 
 
+def test_a_failure_that_the_set_has_answered_is_none() -> None:
+    seen = derive(jobset(restarts=1, max_restarts=1), pod(0, phase="Failed", exit=1, restart=0), pod(1, restart=1))
+    assert (seen.state, seen.failed_rank) == (State.STARTING, None)
+    assert (seen.ranks[0].failed, seen.ranks[0].running) == (0, 1)
+
+
 def test_only_the_required_roles_must_succeed() -> None:
     roles = ({"name": "driver", "command": ["x"]}, {"name": "worker", "command": ["x"]})
     spec = spec_note(*roles, success_roles=["driver"])

@@ -3,10 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
-from tests.adapters.kubeflow.model.derive.expectations import EXPECTED, Expected
+from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
+from airflow_provider_dispatch.core.state import Cause, State
+from tests.adapters.kubeflow.model.derive.expectations import (
+    EXCUSED_CAUSES,
+    EXCUSED_STATES,
+    EXPECTED,
+    Expected,
+)
 from tests.objects.recordings import Recording, load_recordings
 
 RECORDINGS = {recording.id: recording for recording in load_recordings()}
@@ -33,6 +43,28 @@ def test_a_recorded_scene_is_told_right(recording: Recording) -> None:
     assert seen.result == expected.result
 
 
+LATCHED = {name: recording for name, recording in RECORDINGS.items() if words.END_ANNOTATION in str(recording.objects)}
+SEEN_TOO_LATE = {"kueue-0.19.2/evicted"}
+"""What proved the cause had gone when this was recorded: only the end that was written down knows it."""
+
+
+@pytest.mark.parametrize("name", LATCHED.keys() - SEEN_TOO_LATE)
+def test_an_end_that_was_written_down_is_also_what_the_objects_show(name: str) -> None:
+    recording = LATCHED[name]
+    seen = derive_observation(forget_end(recording.object_set()), recording.now)
+    expected = EXPECTED[name]
+    assert (seen.state, seen.cause) == (expected.state, expected.cause)
+    assert expected.detail in seen.detail
+
+
+def forget_end(objects: ObjectSet) -> ObjectSet:
+    """As if nobody had written the end down."""
+    assert objects.trainjob is not None
+    metadata = objects.trainjob["metadata"]
+    notes = {key: note for key, note in metadata["annotations"].items() if key != words.END_ANNOTATION}
+    return replace(objects, trainjob={**objects.trainjob, "metadata": {**metadata, "annotations": notes}})
+
+
 def check_pending(pending, expected: Expected) -> None:
     if expected.pending is None:
         assert pending is None
@@ -45,3 +77,15 @@ def check_pending(pending, expected: Expected) -> None:
 
 def test_every_expectation_has_its_recording() -> None:
     assert set(EXPECTED) == set(RECORDINGS)
+
+
+def test_every_state_was_recorded_or_has_its_excuse() -> None:
+    told = {expected.state for expected in EXPECTED.values()}
+    assert set(State) - told == EXCUSED_STATES.keys()
+    assert all(EXCUSED_STATES.values())
+
+
+def test_every_cause_was_recorded_or_has_its_excuse() -> None:
+    told = {expected.cause for expected in EXPECTED.values()}
+    assert set(Cause) - told == EXCUSED_CAUSES.keys()
+    assert all(EXCUSED_CAUSES.values())
