@@ -313,7 +313,7 @@ RULES = {
         Protocol(raise_above_admissions_only), "delete-jobset preempt restart", "a-grows", is_slow=True
     ),
     "the record is written for the judged TrainJob alone": _spoil(
-        Protocol(heeds_trainjob_version=False), "preempt", f"{SAFETY} a-grows", controllers=2
+        Protocol(heeds_trainjob_version=False), "preempt", f"{SAFETY} a-grows a-of-its-own", controllers=2
     ),
     "pods are recorded before they are lifted": _spoil(
         Protocol(records_first=False), "crash delete-pod", f"{SAFETY} a-grows"
