@@ -65,6 +65,8 @@ class Stage(ABC):
     grace = timedelta(seconds=1)
     blink = timedelta(milliseconds=600)
     patience = PATIENCE
+    hold_span = timedelta(seconds=2)
+    """Of a hold that ends by itself: longer than it takes to get held."""
     limit = timedelta(seconds=60)
     """Of a whole scenario."""
     slot = "slot"

@@ -40,6 +40,7 @@ class KubeflowStage(ProcessStage):
     grace = timedelta(seconds=2)
     blink = timedelta(seconds=3)
     patience = timedelta(seconds=60)
+    hold_span = timedelta(seconds=30)
     limit = timedelta(seconds=240)
     slot = objects.SLOT
     differences = frozenset(

@@ -124,7 +124,7 @@ def test_a_hold_with_an_end_is_lifted_by_itself(stage: Stage) -> None:
         ref = await at.run(at.spec("run"))
         seen = await at.adapter.inspect(ref)
         assert seen.observed_at is not None
-        hold = await at.hold(ref, until=seen.observed_at + timedelta(seconds=2))
+        hold = await at.hold(ref, until=seen.observed_at + at.hold_span)
         await at.reach(ref, State.HELD)
         again = await at.until(ref, lambda o: o.state is State.RUNNING and o.executions == 2)
         assert again.holds == ()

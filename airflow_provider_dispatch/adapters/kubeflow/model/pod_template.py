@@ -33,6 +33,9 @@ from airflow_provider_dispatch.exceptions import SpecError
 STATE_VOLUME = "dispatch-state"
 PROBE_TIMEOUT_SECONDS = 10
 """Of a readiness check; Kubernetes' own second is short for a program that starts a Python."""
+TERM_DELAY_SECONDS = 2
+"""Between a pod's deletion and TERM. The Job controller looks at its pods once a second (syncJobBatchPeriod, 1.35) and
+takes one that has exited 0 by then for a success, though it was told to end: a held training would be over."""
 _NOT_TAKEN_OVER = ("activeDeadlineSeconds", "nodeName", "hostname", "subdomain")
 """Fields of a pod that end it, place it behind the scheduler's back, or take it the name it is found by."""
 _OWN_RESTARTS = ("restartPolicy", "restartPolicyRules")
@@ -48,7 +51,8 @@ def build_role_pods(request: StartRequest, role: RoleSpec, template: Raw, terms:
     :raises SpecError: nothing names an image.
     """
     pods = build_fenced_pods(request, role.name, role.nodes, template, terms)
-    pods["spec"]["terminationGracePeriodSeconds"] = math.ceil(request.spec.grace_period.total_seconds())
+    grace = math.ceil(request.spec.grace_period.total_seconds())
+    pods["spec"]["terminationGracePeriodSeconds"] = grace + TERM_DELAY_SECONDS
     container = _find_rank_container(pods["spec"]["containers"])
     own = fields.items(container, "env")
     container |= {
@@ -56,6 +60,7 @@ def build_role_pods(request: StartRequest, role: RoleSpec, template: Raw, terms:
         "image": _choose_image(role, container, terms),
         "command": [escape(word) for word in role.command],
         "env": merge_variables(own, build_role_variables(request, role, terms)),
+        "lifecycle": {"preStop": {"sleep": {"seconds": TERM_DELAY_SECONDS}}, **fields.mapping(container, "lifecycle")},
         "terminationMessagePath": words.RESULT_PATH,
         "terminationMessagePolicy": "File",
     }

@@ -16,6 +16,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.manifests import (
     build_runtime,
     build_trainjob,
 )
+from airflow_provider_dispatch.adapters.kubeflow.model.pod_template import TERM_DELAY_SECONDS
 from airflow_provider_dispatch.adapters.kubeflow.model.rank_environment import escape
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_submission
 from airflow_provider_dispatch.adapters.kubeflow.model.terms import StateVolume, Terms
@@ -397,9 +398,19 @@ def test_the_image_of_the_role_then_of_the_connection_then_of_the_runtime(named,
 
 
 @pytest.mark.parametrize(("grace", "seconds"), [(0, 0), (1.2, 2), (30, 30)])
-def test_the_grace_period_is_whole_seconds(grace: float, seconds: int) -> None:
+def test_the_grace_period_is_whole_seconds_after_the_delay_of_term(grace: float, seconds: int) -> None:
     built = build_runtime(request(grace_period=timedelta(seconds=grace)), runtime(), KUEUE)
-    assert pods(built)["spec"]["terminationGracePeriodSeconds"] == seconds
+    assert pods(built)["spec"]["terminationGracePeriodSeconds"] == seconds + TERM_DELAY_SECONDS
+    assert rank(built)["lifecycle"] == {"preStop": {"sleep": {"seconds": TERM_DELAY_SECONDS}}}
+
+
+def test_a_runtime_that_has_its_own_way_to_end_keeps_it() -> None:
+    original = runtime()
+    own = {"preStop": {"exec": {"command": ["save"]}}}
+    original["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0][
+        "lifecycle"
+    ] = own
+    assert rank(build_runtime(request(), original, KUEUE))["lifecycle"] == own
 
 
 @pytest.mark.parametrize(
