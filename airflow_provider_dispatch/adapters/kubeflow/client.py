@@ -29,6 +29,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, Resource
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.adapters.kubeflow.transport import (
+    APPLY_PATCH,
     JSON,
     JSON_PATCH,
     MERGE_PATCH,
@@ -174,6 +175,25 @@ class KubeClient:
             query=self._build_write_query(dry_run),
             body=dict(patch) if isinstance(patch, Mapping) else list(patch),
             content_type=MERGE_PATCH if isinstance(patch, Mapping) else JSON_PATCH,
+        )
+        return await self._transport.send(call)
+
+    async def apply(
+        self, resource: Resource, body: Raw, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Raw:
+        """Make an object, or make it as the body says: what we applied earlier and isn't there any more is taken away.
+
+        What somebody else has set differently becomes ours. The object after it.
+
+        :raises AnswerLostError: it may have been carried out; asking again does no harm.
+        """
+        call = _build_call(
+            "PATCH",
+            "apply",
+            _Target(resource, namespace, fields.name(body)),
+            query=self._build_write_query(dry_run) | {"force": "true", "fieldValidation": "Strict"},
+            body=dict(body),
+            content_type=APPLY_PATCH,
         )
         return await self._transport.send(call)
 

@@ -34,6 +34,8 @@ READ_BUFFER_BYTES = 2**21
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""JSON is YAML, too."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
