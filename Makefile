@@ -13,7 +13,7 @@ PACKAGES = $(wildcard airflow_provider_dispatch tests example_dags)
 export UV_DEFAULT_INDEX ?= $(or $(PIP_INDEX_URL),$(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-airflow test-cluster testbed-up testbed-down bench mutants lint types imports docs constraints format clean
+.PHONY: help venv demo test test-airflow test-cluster testbed-up testbed-down bench mutants lint types docs constraints clean
 
 help: ## show these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ test-airflow: $(STAMP) ## run the whole matrix of failures and user actions agai
 	$(BIN)/python -m pytest tests/airflow tests/contract -m "airflow or matrix" --junitxml=build/junit/test-airflow.xml $(PYTEST_ARGS)
 
 test-cluster: $(STAMP) ## run the tests that need a cluster, on one that is built and started here (root; Go)
-	$(BIN)/python -m pytest tests/cluster -m cluster --junitxml=build/junit/test-cluster.xml $(PYTEST_ARGS)
+	$(BIN)/python -m tests.cluster $(PYTEST_ARGS)
 
 testbed-up: $(STAMP) ## start a real Kubernetes with Kueue, JobSet and Trainer on this machine, and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster.testbed up
@@ -47,23 +47,17 @@ bench: $(STAMP) ## measure, each beside a peer in the same run, and print JSON
 mutants: $(STAMP) ## change the pure code in 200 places and see that tests notice
 	@$(BIN)/python -m tests.mutants
 
-lint: $(STAMP) ## check style and format
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: $(STAMP) ## check style, format, and that every layer imports only what lies below it
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo
 
 types: $(STAMP) ## check types
 	$(BIN)/mypy $(PACKAGES)
-
-imports: $(STAMP) ## check that every layer imports only what lies below it
-	$(BIN)/lint-imports --no-logo
 
 docs: $(STAMP) ## build the documentation into build/docs; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 constraints: $(STAMP) ## find the newest versions that fit and pin them in constraints.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --all-extras --upgrade --no-header --no-annotate --no-emit-index-url pyproject.toml -o constraints.txt
-
-format: $(STAMP) ## put the code into shape
-	$(BIN)/ruff check -q --fix-only . && $(BIN)/ruff format .
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
