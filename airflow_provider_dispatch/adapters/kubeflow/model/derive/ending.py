@@ -38,6 +38,8 @@ def derive_end(scene: Scene) -> End | None:
     if scene.submission.end is not None:
         return scene.submission.end
     failed, completed = _find_failed(scene), _find_completed(scene)
+    if failed is None and completed is not None and scene.is_suspended and not _have_all_succeeded(scene):
+        return None if scene.holds.is_held else _build_misjudged(scene, *completed)
     if failed is None and (completed is not None or _have_all_succeeded(scene)):
         return _build_success(scene, completed[1].at if completed is not None else None)
     first = find_first_failed(scene.present, [role.name for role in scene.submission.spec.roles])
@@ -97,6 +99,13 @@ def _build_success(scene: Scene, at: datetime | None) -> End:
         problem = str(error).replace("bytes;", "bytes or more;") if is_cut else str(error)
         proof = Evidence(f"rank 0 of {leader}", "result", problem, ranks[0].exit.at)
         return End(State.FAILED, ended, Cause.MISCONFIGURED, problem, (proof,))
+
+
+def _build_misjudged(scene: Scene, source: str, condition: Condition) -> End:
+    """Ranks that were told to end exited 0 so soon that Kubernetes took it for success: nobody can resume that job."""
+    detail = "its ranks ended when they were told to, which Kubernetes took for success; submit it again"
+    proof = Evidence(source, condition.type, condition.message or condition.reason, condition.at)
+    return End(State.FAILED, condition.at or scene.now, Cause.EVICTED, detail, (proof,))
 
 
 def _build_failure(scene: Scene, failed: tuple[str, Condition], first: Rank | None) -> End:

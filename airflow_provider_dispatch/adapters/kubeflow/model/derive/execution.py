@@ -37,9 +37,13 @@ def read_attempt(submission: Submission, stamp: str) -> Identity | None:
 
 
 def find_unproven(record: ExecutionRecord, ranks: Iterable[Rank]) -> tuple[RecordedPod, ...]:
-    """Recorded pods whose objects are gone and whose ends nobody has proven. Those that are there speak themselves."""
-    seen = {rank.uid for rank in ranks}
-    return tuple(pod for pod in record.unproven if pod.uid not in seen)
+    """Recorded pods whose ends nobody has noted; those that still run speak themselves.
+
+    One that is seen to have ended counts until the controller has noted it. Its object may go before that, and a job
+    that was called held would be holding again.
+    """
+    running = {rank.uid for rank in ranks if not rank.has_ended}
+    return tuple(pod for pod in record.unproven if pod.uid not in running)
 
 
 def _build(submission: Submission, attempt: int, a: int, j: int) -> Identity:
