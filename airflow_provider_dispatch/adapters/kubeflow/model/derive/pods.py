@@ -160,7 +160,7 @@ def find_present(ranks: Iterable[Rank], jobset: Standing) -> tuple[Rank, ...]:
 
 
 def find_current(present: Iterable[Rank]) -> tuple[Rank, ...]:
-    """One pod for each place in the gang: the newest that nobody has deleted."""
+    """One pod for each place in the gang: the newest."""
     found: dict[tuple[str, int], Rank] = {}
     for rank in sorted(present, key=_rate):
         found[rank.role, rank.rank] = rank
@@ -179,8 +179,9 @@ def find_first_failed(ranks: Iterable[Rank], roles: Iterable[str]) -> Rank | Non
     )
 
 
-def _rate(rank: Rank) -> tuple[int, bool, datetime, str]:
-    return rank.restart, not rank.is_deleting, rank.created_at or _NEVER, rank.uid
+def _rate(rank: Rank) -> tuple[int, datetime, bool, str]:
+    # One that replaces another may be made within the same second.
+    return rank.restart, rank.created_at or _NEVER, not rank.is_deleting, rank.uid
 
 
 def _read_rank(pod: Raw, signalled_from: datetime | None) -> Rank:

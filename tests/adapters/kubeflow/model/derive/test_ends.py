@@ -132,6 +132,18 @@ def test_after_our_signal_no_exit_code_ends_a_job(code: int) -> None:
     assert (seen.state, seen.cause, seen.failed_rank) == (State.HELD, None, None)
 
 
+def test_an_exit_in_the_second_of_the_signal_was_caused_by_it() -> None:
+    ranks = [pod(rank, phase="Failed", exit=143, deleted=20, finished=20) for rank in (0, 1)]
+    seen = derive(trainjob(holds=held_since(20)), workload(active=False), *ranks)
+    assert seen.state is State.HELD
+
+
+def test_a_failure_that_the_cluster_states_outweighs_ranks_that_ended_well() -> None:
+    failed = trainjob(condition("Failed", reason="DeadlineExceeded"))
+    seen = derive(failed, *(pod(rank, phase="Succeeded", exit=0) for rank in (0, 1)))
+    assert (seen.state, seen.cause) == (State.FAILED, Cause.TIMEOUT)
+
+
 def test_a_job_that_was_done_before_the_signal_has_succeeded_and_its_hold_is_void() -> None:
     ranks = [pod(rank, phase="Succeeded", exit=0, finished=30) for rank in (0, 1)]
     seen = derive(trainjob(holds=held_since(20)), workload(active=False), *ranks)
@@ -224,14 +236,14 @@ def test_what_kueue_gave_up_has_failed_and_is_not_held(reason: str, cause: Cause
 def test_only_a_limit_of_the_spec_ends_a_preempted_job(most: int | None, state: State) -> None:
     evicted = condition("Evicted", reason="Preempted", message="for another")
     waiting = condition("QuotaReserved", is_true=False, reason="WaitingForQuota", message="insufficient unused quota")
-    counts = {"Preempted": 2, "Deactivated": 5}
+    counts = {"Preempted": 2, "PodsReadyTimeout": 1, "Deactivated": 5}
     seen = derive(trainjob(spec=spec_note(max_preemptions=most)), workload(evicted, waiting, evictions=counts))
     assert seen.state is state
     if state is State.FAILED:
         assert (seen.cause, seen.detail) == (Cause.PREEMPTED, "preempted 2 times; its spec allows 1")
     else:
         assert seen.pending is not None
-        assert (seen.pending.evictions, seen.cause) == (2, None)
+        assert (seen.pending.evictions, seen.cause) == (3, None)
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,13 @@ def test_a_role_that_waits_names_the_one_it_waits_for() -> None:
     assert (up.state, up.waiting_role) == (State.RUNNING, None)
 
 
+@pytest.mark.parametrize("uids", [("a", "b"), ("b", "a")])
+def test_of_two_pods_of_one_place_the_one_that_stays_counts(uids: tuple[str, str]) -> None:
+    going, coming = pod(0, uid=uids[0], deleted=5), pod(0, uid=uids[1], waiting="", phase="Pending")
+    seen = derive(going, coming, pod(1))
+    assert (seen.state, seen.ranks[0].running) == (State.STARTING, 1)
+
+
 def test_readiness_once_reached_is_kept() -> None:
     unready = pod(0, condition("Ready", is_true=False), condition("ContainersReady", is_true=False))
     assert derive(unready, pod(1)).state is State.STARTING
