@@ -152,7 +152,7 @@ class Loop:
             raise ConflictError(f"{fields.name(trainjob)} is gone")
         refusal = derive_refusal(reread.trainjob_view, reread.workload_view)
         if refusal:
-            raise ConflictError(f"{fields.name(trainjob)}: {refusal}")
+            raise ConflictError(f"{fields.name(trainjob)} has changed while it was judged: {refusal}")
         pods = {fields.uid(pod): pod for pod in situation.pods}
         await self._office.writer.lift(trainjob, plan.lifts, pods, read_submission(trainjob).attempt)
 
