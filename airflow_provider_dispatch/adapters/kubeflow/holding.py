@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
@@ -28,7 +27,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.hold_record import (
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import Patch
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINJOBS, WORKLOADS
-from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_plain, is_resume_due
+from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_plain
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_ref, read_submission
 from airflow_provider_dispatch.adapters.kubeflow.plain_mode import advance
 from airflow_provider_dispatch.adapters.kubeflow.recording import record_decision
@@ -39,14 +38,6 @@ from airflow_provider_dispatch.core.holds import Hold, HoldBook, HoldRequest, pl
 from airflow_provider_dispatch.exceptions import RefusedError, SpecError
 
 Change = Callable[[HoldBook], HoldBook]
-
-
-@dataclass(frozen=True, slots=True)
-class _Mode:
-    """What a change of the book means for the TrainJob itself."""
-
-    settings: KubeflowSettings
-    now: datetime
 
 
 async def hold(
@@ -76,7 +67,7 @@ async def hold(
             trainjob, objects = await _fetch_whole(client, settings, target)
             _check_end_is_kept(settings, trainjob, request)
             _check_holdable(trainjob, objects, now)
-            if await _change_book(client, trainjob, objects.workload, place, _Mode(settings, now)):
+            if await _change_book(client, trainjob, objects.workload, place):
                 break
         given = placed[-1]
         said = f"{given.actor.kind} {given.actor.id}: {given.reason}"
@@ -89,7 +80,7 @@ async def release(
 ) -> tuple[Hold, ...]:
     """Lift exactly that hold; those that remain.
 
-    In plain mode without a controller the job runs again once its old pods are gone, see :mod:`.plain_mode`.
+    In plain mode the job runs again once its old pods are gone: the controller sees to it, or :mod:`.plain_mode`.
 
     :raises StaleHoldError: this submission never had that hold.
     :raises JobNotFoundError: no such job.
@@ -104,7 +95,7 @@ async def release(
         while True:
             trainjob = await fetch_trainjob(client, settings, target)
             workload = None if is_plain(trainjob) else await fetch_workload(client, trainjob)
-            if await _change_book(client, trainjob, workload, lift, _Mode(settings, now)):
+            if await _change_book(client, trainjob, workload, lift):
                 break
         await record_decision(client, trainjob, "released", f"hold {held.instance}", at=now, key=str(held.instance))
         if is_plain(trainjob) and not left[-1].is_held:
@@ -149,26 +140,20 @@ async def _fetch_whole(client: KubeClient, settings: KubeflowSettings, target: T
     return trainjob, await fetch_objects(client, settings.namespace, read_ref(trainjob))
 
 
-async def _change_book(client: KubeClient, trainjob: Raw, workload: Raw | None, change: Change, mode: _Mode) -> bool:
+async def _change_book(client: KubeClient, trainjob: Raw, workload: Raw | None, change: Change) -> bool:
     """Write the changed book and let the Workload follow; False when the TrainJob has changed since it was read."""
     book = change(merge_workload_hold(read_hold_book(trainjob), workload))
     try:
-        changed = await patch_trainjob(client, trainjob, _build_patch(trainjob, book, mode))
+        changed = await patch_trainjob(client, trainjob, _build_patch(trainjob, book))
     except StaleObjectError:
         return False
     await apply_hold_book(client, changed, book, workload)
     return True
 
 
-def _build_patch(trainjob: Raw, book: HoldBook, mode: _Mode) -> Patch:
-    """The book and, in plain mode, what follows from it."""
-    if not is_plain(trainjob):
-        return build_hold_patch(trainjob, book)
-    if book.is_held:
-        return build_hold_patch(trainjob, book, is_suspended=True)
-    # With the controller nothing has to be waited for, so one write does both and no crash comes between.
-    is_resumed = mode.settings.has_controller and is_resume_due(trainjob, mode.now, book=book)
-    return build_hold_patch(trainjob, book, is_suspended=False if is_resumed else None)
+def _build_patch(trainjob: Raw, book: HoldBook) -> Patch:
+    """The book and, in plain mode, what a hold means for the TrainJob itself. A release resumes nothing by itself."""
+    return build_hold_patch(trainjob, book, is_suspended=True if is_plain(trainjob) and book.is_held else None)
 
 
 def _check_holdable(trainjob: Raw, objects: ObjectSet, now: datetime) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain mode: without Kueue, gate and hold are ``spec.suspend``, and the adapter itself resumes the TrainJob.
+"""Plain mode without a controller: gate and hold are ``spec.suspend``, and the adapter itself resumes the TrainJob.
 
-With the controller, resuming is one field: the fence on every pod keeps two executions apart and gives the epoch.
-Without it, A is raised by our own item of ``spec.runtimePatches`` in the very patch that resumes, and only after every
-old pod was seen gone. `open` and `release` return when the request is durable, so they don't wait for that: they try
+With the controller, resuming is the controller's alone: nobody else needs the right to let a job run. Without it, A is
+raised by our own item of ``spec.runtimePatches`` in the very patch that resumes, and only after every old pod was seen
+gone. `open` and `release` return when the request is durable, so they don't wait for that: they try
 :func:`advance` once, and whoever looks at the job later (`inspect`, `watch`) tries it again, until it has happened.
 A job that nobody looks at stays suspended. Two that try at once can't both: the patch is bound to what was judged.
 """
@@ -21,7 +21,6 @@ from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import Patch
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import JOBS, JOBSETS, PODS, TRAINING_RUNTIMES
 from airflow_provider_dispatch.adapters.kubeflow.model.resuming import (
     build_raise_patch,
-    build_unsuspend_patch,
     find_obstacles,
     is_resume_due,
     list_roles,
@@ -37,10 +36,12 @@ _log = logging.getLogger(__name__)
 
 
 async def advance(client: KubeClient, settings: KubeflowSettings, target: Target, *, now: datetime) -> bool:
-    """Resume a TrainJob that nothing holds back any more; whether it was resumed here.
+    """Resume a TrainJob that nothing holds back any more; whether it was resumed here. Left to the controller, if any.
 
     Cheap where nothing is due. What goes wrong is logged and tried again at the next look.
     """
+    if settings.has_controller:
+        return False
     try:
         for _ in range(_MOST_TRIES):
             trainjob = await fetch_trainjob(client, settings, target)
@@ -61,8 +62,6 @@ async def advance(client: KubeClient, settings: KubeflowSettings, target: Target
 
 async def _build_resume_patch(client: KubeClient, settings: KubeflowSettings, trainjob: Raw) -> Patch:
     """Empty while something is in the way."""
-    if settings.has_controller:
-        return build_unsuspend_patch(trainjob)
     jobset = await _fetch_jobset(client, trainjob)
     selector = build_job_selector(read_ref(trainjob).job)
     jobs = await client.list(JOBS, settings.namespace, labels=selector)

@@ -340,7 +340,7 @@ def test_without_a_controller_nobody_would_end_a_hold() -> None:
         ask(client, settings=PLAIN, until=NOW + timedelta(hours=1))
 
 
-def test_with_the_controller_a_plain_release_resumes_in_the_same_write() -> None:
+def test_with_the_controller_a_plain_release_leaves_the_resuming_to_it() -> None:
     client = MemoryClient()
     settings = KubeflowSettings()
     place_job(client, queue="")
@@ -349,7 +349,7 @@ def test_with_the_controller_a_plain_release_resumes_in_the_same_write() -> None
     assert writes(client) == [TRAINJOBS, TRAINJOBS]
     trainjob = client.peek(TRAINJOBS, build_name())
     assert trainjob is not None
-    assert trainjob["spec"]["suspend"] is False
+    assert trainjob["spec"]["suspend"] is True
 
 
 def test_a_plain_release_behind_the_gate_resumes_nothing() -> None:

@@ -189,13 +189,10 @@ def test_a_pause_that_is_over_keeps_nothing() -> None:
     assert is_resume_due(build_trainjob(queue="", suspend=True, notes={words.NOT_BEFORE_ANNOTATION: early}), NOW)
 
 
-def test_with_the_controller_only_suspend_changes_and_nothing_is_waited_for() -> None:
-    client = place_suspended(pods=2)
-    assert try_it(client, KubeflowSettings())
-    trainjob = trainjob_of(client)
-    assert trainjob["spec"]["suspend"] is False
-    assert "runtimePatches" not in trainjob["spec"]
-    assert trainjob["metadata"]["annotations"][words.ADMISSIONS_ANNOTATION] == "0"
+def test_with_the_controller_resuming_is_left_to_it() -> None:
+    client = place_suspended(pods=0)
+    assert not try_it(client, KubeflowSettings())
+    assert client.requests == []
 
 
 def test_two_that_try_at_once_raise_a_once() -> None:

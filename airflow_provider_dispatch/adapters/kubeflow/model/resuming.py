@@ -15,7 +15,6 @@ from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_record import read_hold_book
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import Patch, build_patch
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_ref, read_submission
-from airflow_provider_dispatch.core.holds import HoldBook
 from airflow_provider_dispatch.core.identity import Identity
 
 _JOB_ENDS = ("Complete", "Failed")
@@ -26,16 +25,13 @@ def is_plain(trainjob: Raw) -> bool:
     return not fields.label(trainjob, words.QUEUE_LABEL)
 
 
-def is_resume_due(trainjob: Raw, now: datetime, *, book: HoldBook | None = None) -> bool:
-    """Nothing that is wanted of it keeps it suspended: it waits for old pods, or for somebody to resume it.
-
-    :param book: the holds as they are about to be; None means as they stand on the TrainJob.
-    """
+def is_resume_due(trainjob: Raw, now: datetime) -> bool:
+    """Nothing that is wanted of it keeps it suspended: it waits for old pods, or for somebody to resume it."""
     if not is_plain(trainjob) or not fields.flag(trainjob, "spec", "suspend") or fields.is_deleting(trainjob):
         return False
     if any(fields.is_true(trainjob, end) for end in (words.TRAINJOB_COMPLETE, words.TRAINJOB_FAILED)):
         return False
-    if fields.annotation(trainjob, words.ADMISSION_GATED_BY) or (book or read_hold_book(trainjob)).is_held:
+    if fields.annotation(trainjob, words.ADMISSION_GATED_BY) or read_hold_book(trainjob).is_held:
         return False
     if fields.annotation(trainjob, words.STOP_ANNOTATION) or fields.annotation(trainjob, words.END_ANNOTATION):
         return False
@@ -66,11 +62,6 @@ def is_left(pod: Raw) -> bool:
 def list_roles(raw: Raw | None, *path: str) -> tuple[str, ...]:
     """Names of the replicated jobs of a JobSet spec."""
     return tuple(fields.text(item, "name") for item in fields.items(raw, *path, "replicatedJobs"))
-
-
-def build_unsuspend_patch(trainjob: Raw) -> Patch:
-    """Lets it run, and nothing else: the controller's fence gives the epoch."""
-    return build_patch(trainjob, spec={"suspend": False})
 
 
 def build_raise_patch(trainjob: Raw, roles: Iterable[str]) -> Patch:
