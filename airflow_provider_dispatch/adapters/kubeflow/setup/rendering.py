@@ -70,7 +70,8 @@ def build_service_account_name(terms: SetupTerms) -> str:
 
 def write_yaml(documents: Iterable[Manifest]) -> str:
     """The objects as one YAML stream."""
-    return yaml.safe_dump_all(documents, sort_keys=False, explicit_start=True, width=120)
+    text: str = yaml.safe_dump_all(documents, sort_keys=False, explicit_start=True, width=120)
+    return text
 
 
 def _build_cluster_wide(terms: SetupTerms) -> Iterator[Manifest]:
