@@ -55,6 +55,7 @@ class Gang:
     @staticmethod
     def _welcome(me: Identity, patience_seconds: float) -> list[socket.socket]:
         peers: dict[int, socket.socket] = {}
+        wait_for_name(me.leader[0], patience_seconds)
         with socket.create_server(me.leader) as server:
             server.settimeout(patience_seconds)
             while len(peers) < me.ranks - 1:
@@ -98,6 +99,19 @@ class Gang:
             # TERM goes to all ranks, but not in the same instant. If another left for it, ours arrives while we sleep.
             time.sleep(0.3)
             raise
+
+
+def wait_for_name(name: str, patience_seconds: float) -> None:
+    """On a cluster a rank may begin before its own name is known."""
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            socket.getaddrinfo(name, None)
+            return
+        except socket.gaierror as error:
+            if time.monotonic() > deadline:
+                raise ConnectionError(f"nobody knows where {name} is: {error}") from error
+            time.sleep(0.05)
 
 
 def receive(peer: socket.socket, like: Floats) -> Floats:

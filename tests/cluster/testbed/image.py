@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the two images that the nodes know: one to train in, and the one that holds a pod's namespaces open.
+"""Makes the images that the nodes know: one to train in, one for the example DAGs, one that holds a pod's namespaces.
 
-They are archives as ``docker save`` writes them, of one layer each, made without Docker and without a registry.
+They are archives as ``docker save`` writes them, made without Docker and without a registry.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.cluster.testbed import pins
 from tests.cluster.testbed.build import Builder, run_to_end
 from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.examples_image import build_examples_layer
 
 SEARCH_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 APT_SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
@@ -31,11 +32,22 @@ def ensure_images(builder: Builder) -> list[Path]:
     trainer = builder.ensure(Path("images", f"trainer-{key}.tar"), _build_trainer)
     return [
         trainer,
+        _ensure_examples(builder, trainer),
         builder.ensure(
             Path("images", f"{pause.parent.name}.tar"),
-            lambda path: write_image(path, _layer_of(pause), pins.PAUSE_IMAGE, ["/pause"]),
+            lambda path: write_image(path, [_layer_of(pause)], pins.PAUSE_IMAGE, ["/pause"]),
         ),
     ]
+
+
+def _ensure_examples(builder: Builder, trainer: Path) -> Path:
+    """The trainer image and a layer above it: made again when an example's program changes."""
+    layer = build_examples_layer()
+    key = hashlib.sha256(f"{trainer.name} {pins.EXAMPLES_IMAGE}".encode() + layer).hexdigest()[:12]
+    return builder.ensure(
+        Path("images", f"examples-{key}.tar"),
+        lambda path: write_image(path, [*read_layers(trainer), layer], pins.EXAMPLES_IMAGE, ["python3"]),
+    )
 
 
 def read_codename(release: Path = Path("/etc/os-release")) -> str:
@@ -52,7 +64,7 @@ def _build_trainer(path: Path) -> None:
     include = f"--include={','.join(pins.IMAGE_PACKAGES)}"
     try:
         run_to_end(["mmdebstrap", "--variant=minbase", include, read_codename(), str(layer), *sources])
-        write_image(path, layer.read_bytes(), pins.TRAINER_IMAGE, ["python3"])
+        write_image(path, [layer.read_bytes()], pins.TRAINER_IMAGE, ["python3"])
     finally:
         layer.unlink(missing_ok=True)
 
@@ -64,21 +76,36 @@ def _layer_of(program: Path) -> bytes:
     return layer.getvalue()
 
 
-def write_image(path: Path, layer: bytes, name: str, command: Sequence[str]) -> None:
-    """Write an image of one layer, an uncompressed tar archive."""
-    digest = hashlib.sha256(layer).hexdigest()
+def read_layers(image: Path) -> list[bytes]:
+    """The layers of an archive that :func:`write_image` has made, the lowest first."""
+    with tarfile.open(image) as archive:
+        (manifest,) = json.loads(_read_member(archive, "manifest.json"))
+        return [_read_member(archive, name) for name in manifest["Layers"]]
+
+
+def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
+    content = archive.extractfile(name)
+    if content is None:
+        raise TestbedError(f"an image whose {name} is no file")
+    return content.read()
+
+
+def write_image(path: Path, layers: Sequence[bytes], name: str, command: Sequence[str]) -> None:
+    """Write an image of these layers, uncompressed tar archives, the lowest first."""
+    digests = [hashlib.sha256(layer).hexdigest() for layer in layers]
     config = json.dumps(
         {
             "architecture": IMAGE_ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
             "config": {"Env": [SEARCH_PATH], "Cmd": list(command), "WorkingDir": "/"},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
         }
     ).encode()
-    config_name, layer_name = f"{hashlib.sha256(config).hexdigest()}.json", f"{digest}/layer.tar"
-    manifest = json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": [layer_name]}]).encode()
+    config_name, layer_names = f"{hashlib.sha256(config).hexdigest()}.json", [f"{one}/layer.tar" for one in digests]
+    manifest = json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": layer_names}]).encode()
+    members = [(config_name, config), *zip(layer_names, layers, strict=True), ("manifest.json", manifest)]
     with tarfile.open(path, "w") as archive:
-        for member, content in ((config_name, config), (layer_name, layer), ("manifest.json", manifest)):
+        for member, content in members:
             entry = tarfile.TarInfo(member)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))

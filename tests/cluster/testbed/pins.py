@@ -88,6 +88,8 @@ FAKE_NODE_MANIFESTS = Manifests("kwok", KWOK, ("kustomize/stage",))
 
 IMAGE_PACKAGES = ("python3-minimal", "python3-numpy")
 TRAINER_IMAGE, PAUSE_IMAGE = "localhost/trainer:1", "localhost/pause:1"
+EXAMPLES_IMAGE = "localhost/digits:1"
+"""The trainer image with the programs of the example DAGs and the digits that they learn."""
 
 
 def build_key(part: Binary | Manifests) -> str:
