@@ -23,6 +23,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import (
     ActivateWorkload,
     DeactivateWorkload,
+    EndWorkload,
     HoldAction,
     SuspendTrainJob,
     WriteHolds,
@@ -123,14 +124,17 @@ class Writer:
                 await self.patch(TRAINJOBS, trainjob, patch)
                 held = ", ".join(f"{hold.instance} ({hold.key})" for hold in book.active) or "nobody"
                 self._journal.tell(trainjob, Decision.HOLDS_CHANGED, f"held by {held}")
-            case SuspendTrainJob():
+            case SuspendTrainJob(_, reason):
                 await self.annotate(trainjob, {}, {"suspend": True})
-                self._journal.tell(trainjob, Decision.SUSPENDED, "the job is held")
+                self._journal.tell(trainjob, Decision.SUSPENDED, reason)
             case _:
                 await self._apply_to_workload(action, trainjob, _demand(workload))
 
     async def _apply_to_workload(
-        self, action: DeactivateWorkload | ActivateWorkload | SetCheckPending, trainjob: Raw, workload: Raw
+        self,
+        action: DeactivateWorkload | ActivateWorkload | EndWorkload | SetCheckPending,
+        trainjob: Raw,
+        workload: Raw,
     ) -> None:
         match action:
             case DeactivateWorkload(hold):
@@ -141,6 +145,9 @@ class Writer:
             case ActivateWorkload():
                 await self.patch(WORKLOADS, workload, hold_record.build_workload_release_patch(workload))
                 self._journal.tell(trainjob, Decision.WORKLOAD_RELEASED, "nobody holds the job any more")
+            case EndWorkload():
+                await self.patch(WORKLOADS, workload, hold_record.build_workload_end_patch(workload))
+                self._journal.tell(trainjob, Decision.WORKLOAD_ENDED, "the job has failed")
             case SetCheckPending(message):
                 await self._set_check(workload, words.CHECK_PENDING, message)
                 self._journal.tell(trainjob, Decision.CHECK_WAITS, message)

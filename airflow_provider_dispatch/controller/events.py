@@ -40,6 +40,7 @@ class Decision(StrEnum):
     HOLDS_CHANGED = "holds-changed"
     WORKLOAD_HELD = "workload-deactivated"
     WORKLOAD_RELEASED = "workload-activated"
+    WORKLOAD_ENDED = "workload-ended"
     SUSPENDED = "suspended"
     RESUMED = "resumed"
     OWNER_REPAIRED = "owner-repaired"

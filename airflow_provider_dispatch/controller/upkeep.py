@@ -16,6 +16,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_obse
 from airflow_provider_dispatch.adapters.kubeflow.model.derive.ending import derive_end
 from airflow_provider_dispatch.adapters.kubeflow.model.derive.scene import read_scene
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
+from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import GIVEN_UP_PATIENCE
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES
 from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_resume_due
@@ -61,6 +62,9 @@ def derive_next_moment(situation: Situation, now: datetime) -> datetime | None:
     created = fields.moment(trainjob, "metadata", "creationTimestamp")
     if created is not None and created + STARTERS_TIME > now:
         stamps.append(created + STARTERS_TIME)
+    given_up = situation.trainjob_view.given_up_at
+    if given_up is not None and given_up + GIVEN_UP_PATIENCE > now:
+        stamps.append(given_up + GIVEN_UP_PATIENCE)
     return min((stamp for stamp in stamps if stamp is not None), default=None)
 
 

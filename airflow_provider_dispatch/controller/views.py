@@ -7,7 +7,7 @@ The loop calls it with what it has read. Nothing here decides: it says what an o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import cast, get_args
 
 from airflow_provider_dispatch.adapters.kubeflow.model import fields, hold_record
@@ -24,8 +24,10 @@ from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import (
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import EMPTY_RECORD, ExecutionRecord
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_submission_number
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import End, load, read_submission_number
 from airflow_provider_dispatch.controller.cache import Tombstone
+from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.exceptions import ProtocolError
 
 READY_CONDITION = "Ready"
 
@@ -50,13 +52,13 @@ def build_trainjob_view(trainjob: Raw, jobset: Raw | None) -> TrainJobView:
         is_gated=bool(fields.annotation(trainjob, words.ADMISSION_GATED_BY)),
         jobset_uid=fields.uid(jobset) or None if jobset is not None and not fields.is_deleting(jobset) else None,
         restart=fields.number(jobset, "status", "restarts"),
+        given_up_at=_read_given_up_at(trainjob),
     )
 
 
 def has_ended(trainjob: Raw) -> bool:
     """It says so itself, or somebody has noted its end: nothing later un-ends a job."""
-    has_end = bool(fields.annotation(trainjob, words.END_ANNOTATION))
-    return has_end or any(fields.is_true(trainjob, kind) for kind in (words.TRAINJOB_COMPLETE, words.TRAINJOB_FAILED))
+    return bool(fields.annotation(trainjob, words.END_ANNOTATION)) or _says_ended(trainjob)
 
 
 def read_record(stamp: str) -> ExecutionRecord:
@@ -174,6 +176,21 @@ def build_ledger_view(ledger: Ledger) -> LedgerView:
     :raises ProtocolError: its record can't be read.
     """
     return LedgerView(ledger.submission, read_record(ledger.record).unproven)
+
+
+def _says_ended(trainjob: Raw) -> bool:
+    return any(fields.is_true(trainjob, kind) for kind in (words.TRAINJOB_COMPLETE, words.TRAINJOB_FAILED))
+
+
+def _read_given_up_at(trainjob: Raw) -> datetime | None:
+    if _says_ended(trainjob):
+        return None
+    try:
+        end = load(End, fields.annotation(trainjob, words.END_ANNOTATION))
+    except ProtocolError:
+        # An end all the same, which starts nothing: it isn't ours to end by.
+        return None
+    return end.at if end is not None and end.state is State.FAILED else None
 
 
 def _read_check_state(entry: Raw | None) -> CheckState | None:

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+from datetime import timedelta
+
+import pytest
 import yaml
 
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
@@ -13,10 +16,12 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     TRAINJOBS,
     WORKLOADS,
 )
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import End, dump
 from airflow_provider_dispatch.controller.check_condition import CheckKeeper
+from airflow_provider_dispatch.core.state import Cause, State
 from tests.adapters.kubeflow.memory_client import Object
-from tests.adapters.kubeflow.objects import build_owner, build_pod, build_record, build_workload
-from tests.controller.world import NAME, UID, World, asynchronous, settle, show
+from tests.adapters.kubeflow.objects import NOW, build_owner, build_pod, build_record, build_workload
+from tests.controller.world import NAME, UID, WORKLOAD, World, asynchronous, build_condition, settle, show
 
 
 def read_runtime(world: World) -> Object:
@@ -136,3 +141,63 @@ async def test_active_check_is_written_once():
     assert await keeper.ensure_active()
     assert await keeper.ensure_active()
     assert world.client.count("patch", ADMISSION_CHECKS) == 1
+
+
+def place_failed_job(world: World, **more: str) -> Object:
+    """It has ended before it was ready, which Kubernetes takes for success; others of its ranks run."""
+    end = End(State.FAILED, NOW - timedelta(seconds=4), Cause.DEPENDENCY_FAILED, "the leader has gone")
+    trainjob = world.place_job(admissions="1", notes={words.END_ANNOTATION: dump(end)}, **more)
+    trainjob["spec"]["suspend"] = False
+    return world.client.put(TRAINJOBS, trainjob)
+
+
+@asynchronous
+async def test_what_is_left_of_a_failed_job_is_ended_after_a_while_and_under_nobodys_name():
+    world = World()
+    place_failed_job(world)
+    workload = world.reserve()
+    workload["metadata"]["annotations"] = {words.HOLD_INSTANCE_ANNOTATION: "1", "mine": "kept"}
+    world.client.put(WORKLOADS, workload)
+    replica = await world.start_replica()
+
+    assert await settle(world, replica) == 5.0
+    assert world.client.peek(WORKLOADS, WORKLOAD)["spec"].get("active", True)
+
+    world.pass_time(5)
+    await replica.lease.attempt()
+    await replica.loop.look(UID)
+    ended = world.client.peek(WORKLOADS, WORKLOAD)
+    assert ended["spec"]["active"] is False
+    assert ended["metadata"]["annotations"] == {"mine": "kept"}
+
+    written = world.client.count("patch", WORKLOADS)
+    await replica.loop.look(UID)
+    assert world.client.count("patch", WORKLOADS) == written
+
+
+@asynchronous
+async def test_in_plain_mode_what_is_left_of_a_failed_job_is_suspended():
+    world = World()
+    place_failed_job(world, queue="")
+    world.pass_time(6)
+    replica = await world.start_replica()
+    await replica.loop.look(UID)
+    assert world.trainjob()["spec"]["suspend"] is True
+    assert await replica.loop.look(UID) is None
+
+
+@pytest.mark.parametrize("condition", [words.TRAINJOB_FAILED, words.TRAINJOB_COMPLETE])
+def test_a_failure_that_kubernetes_sees_is_left_to_it(condition: str):
+    @asynchronous
+    async def scene() -> None:
+        world = World()
+        trainjob = place_failed_job(world)
+        trainjob["status"] = {"conditions": [build_condition(condition, "True", NOW)]}
+        world.client.put(TRAINJOBS, trainjob)
+        world.reserve()
+        world.pass_time(60)
+        replica = await world.start_replica()
+        await replica.loop.look(UID)
+        assert world.client.count("patch", WORKLOADS) == 0
+
+    scene()

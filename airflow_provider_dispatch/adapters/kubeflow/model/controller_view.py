@@ -147,6 +147,8 @@ class TrainJobView:
     :param is_gated: our start gate is closed.
     :param jobset_uid: of the JobSet there is now; None when there is none.
     :param restart: of that JobSet: J.
+    :param given_up_at: since when it has failed by our word alone, as by too many preemptions: nobody but us ends
+        what is left of it. None when it hasn't, or when Kubernetes says so too.
     """
 
     uid: str
@@ -163,6 +165,7 @@ class TrainJobView:
     is_gated: bool = False
     jobset_uid: str | None = None
     restart: int = 0
+    given_up_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

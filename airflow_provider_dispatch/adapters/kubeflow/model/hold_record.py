@@ -82,6 +82,11 @@ def build_workload_release_patch(workload: Raw) -> Patch:
     )
 
 
+def build_workload_end_patch(workload: Raw) -> Patch:
+    """Makes the Workload of a failed job inactive, under nobody's name: what is shown there could be released."""
+    return build_patch(workload, annotations=dict.fromkeys(HOLD_ANNOTATIONS), spec={"active": False})
+
+
 def build_hold_annotations(hold: Hold) -> dict[str, str | None]:
     """The five annotations; None takes one away."""
     return {

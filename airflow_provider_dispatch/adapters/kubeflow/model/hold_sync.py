@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the Workload in line with the holds that the TrainJob records, and end holds whose time is over.
+"""Bring the Workload in line with the holds that the TrainJob records, end holds whose time is over, and end what is
+left of a job that has failed by our word alone.
 
 Adapters write the record first and the Workload second; the controller calls :func:`decide_hold_sync` after every
 change and completes what a crash, a recreated Workload or another implementation left half done. Nothing here writes.
@@ -8,7 +9,7 @@ change and completes what a crash, a recreated Workload or another implementatio
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import TrainJobView, WorkloadView
 from airflow_provider_dispatch.adapters.kubeflow.model.readmission import SetCheckPending
@@ -57,9 +58,22 @@ class SuspendTrainJob:
     """
 
     resource_version: str
+    reason: str = "the job is held"
 
 
-HoldAction = WriteHolds | DeactivateWorkload | ActivateWorkload | SuspendTrainJob | SetCheckPending
+@dataclass(frozen=True, slots=True)
+class EndWorkload:
+    """Make the Workload of a failed job inactive, with no hold shown on it: nobody is to release it.
+
+    :param resource_version: of the Workload.
+    """
+
+    resource_version: str
+
+
+HoldAction = WriteHolds | DeactivateWorkload | ActivateWorkload | SuspendTrainJob | EndWorkload | SetCheckPending
+GIVEN_UP_PATIENCE = timedelta(seconds=10)
+"""From a failure to our ending what is left. JobSet, which ends it in the usual case, is to see the failure first."""
 
 
 def decide_hold_sync(trainjob: TrainJobView, *, workload: WorkloadView | None, now: datetime) -> HoldAction | None:
@@ -69,7 +83,7 @@ def decide_hold_sync(trainjob: TrainJobView, *, workload: WorkloadView | None, n
     """
     # A finished job first: an inactive Workload that has finished means nothing.
     if trainjob.is_finished or trainjob.is_stopping:
-        return None
+        return None if trainjob.is_stopping else _decide_end(trainjob, workload, now)
     book, over = lift_expired(trainjob.holds, now)
     if over:
         resume = trainjob.is_plain and not book.is_held and not trainjob.is_gated
@@ -80,6 +94,17 @@ def decide_hold_sync(trainjob: TrainJobView, *, workload: WorkloadView | None, n
     if workload is None or workload.is_finished or workload.is_deleting:
         return None
     return _decide_workload(trainjob, workload, now) or _decide_reset(trainjob, workload)
+
+
+def _decide_end(trainjob: TrainJobView, workload: WorkloadView | None, now: datetime) -> HoldAction | None:
+    """What has failed keeps neither its pods nor its quota, also where Kubernetes sees no failure."""
+    if trainjob.given_up_at is None or now < trainjob.given_up_at + GIVEN_UP_PATIENCE:
+        return None
+    if trainjob.is_plain:
+        return None if trainjob.is_suspended else SuspendTrainJob(trainjob.resource_version, "the job has failed")
+    if workload is None or workload.is_finished or workload.is_deleting or not workload.is_active:
+        return None
+    return EndWorkload(workload.resource_version)
 
 
 def _decide_workload(trainjob: TrainJobView, workload: WorkloadView, now: datetime) -> HoldAction | None:

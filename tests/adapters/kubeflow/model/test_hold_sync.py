@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import (
     ActivateWorkload,
     DeactivateWorkload,
+    EndWorkload,
     SuspendTrainJob,
     WriteHolds,
     decide_hold_sync,
@@ -165,3 +166,36 @@ def test_a_ready_that_waits_for_a_release_or_a_reservation_is_put_back(trainjob,
 
 def test_two_holds_are_completed_one_write_after_the_other():
     assert sync(TWICE_HELD, WAITING) == DeactivateWorkload(SECOND_HOLD, "7")
+
+
+GIVEN_UP = replace(TRAINJOB, is_finished=True, given_up_at=NOW - 10 * SECOND)
+
+
+@pytest.mark.parametrize(
+    "workload", [WAITING, RUNNING, replace(WAITING, has_quota=False), replace(RUNNING, hold_instance=1)]
+)
+def test_what_is_left_of_a_job_that_failed_by_our_word_alone_is_ended(workload):
+    """Its quota too, which nobody could use else."""
+    assert sync(GIVEN_UP, workload) == EndWorkload("7")
+
+
+@pytest.mark.parametrize(
+    ("trainjob", "workload"),
+    [
+        (replace(GIVEN_UP, given_up_at=NOW - 9 * SECOND), RUNNING),
+        (replace(GIVEN_UP, given_up_at=None), RUNNING),
+        (replace(GIVEN_UP, is_stopping=True), RUNNING),
+        (GIVEN_UP, None),
+        (GIVEN_UP, replace(RUNNING, is_active=False)),
+        (GIVEN_UP, replace(RUNNING, is_finished=True)),
+        (GIVEN_UP, replace(RUNNING, is_deleting=True)),
+        (replace(GIVEN_UP, is_plain=True, is_suspended=True), None),
+        (replace(GIVEN_UP, is_plain=True, given_up_at=NOW), None),
+    ],
+)
+def test_a_failed_job_is_left_to_kubernetes_where_that_ends_it(trainjob, workload):
+    assert sync(trainjob, workload) is None
+
+
+def test_in_plain_mode_a_job_that_failed_by_our_word_alone_is_suspended():
+    assert sync(replace(GIVEN_UP, is_plain=True), None) == SuspendTrainJob("3", "the job has failed")
