@@ -13,7 +13,7 @@ PACKAGES = $(wildcard airflow_provider_dispatch tests example_dags)
 export UV_DEFAULT_INDEX ?= $(or $(PIP_INDEX_URL),$(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-airflow test-cluster testbed-up testbed-down bench mutants lint types docs constraints clean
+.PHONY: help venv demo test test-airflow test-cluster testbed-up testbed-down bench bench-cluster mutants lint types docs constraints clean
 
 help: ## show these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ testbed-down: $(STAMP) ## take it down again, and clear what a crashed one left
 
 bench: $(STAMP) ## measure, each beside a peer in the same run, and print JSON
 	@$(BIN)/python -m tests.benchmarks
+
+bench-cluster: $(STAMP) ## measure what jobs cost a cluster, on one that is built and started here, and print JSON
+	@$(BIN)/python -m tests.cluster.benchmarks
 
 mutants: $(STAMP) ## change the pure code in 200 places and see that tests notice
 	@$(BIN)/python -m tests.mutants
