@@ -12,7 +12,7 @@ from typing import Annotated
 from typer import Exit, Option, Typer
 
 import airflow_provider_dispatch
-from airflow_provider_dispatch.cli import changing, collecting, reading, starting, watching
+from airflow_provider_dispatch.cli import changing, collecting, fencing, queues, reading, setting_up, starting, watching
 from airflow_provider_dispatch.cli.verb import Verb, add_verb
 
 VERBS: dict[str, Verb[...]] = {
@@ -32,8 +32,9 @@ VERBS: dict[str, Verb[...]] = {
     "adopt": changing.adopt,
     "explain": reading.explain,
     "gc": collecting.gc,
+    "setup": setting_up.setup,
 }
-GROUPS: dict[str, Typer] = {}
+GROUPS: dict[str, Typer] = {"queue": queues.build_group(), "fence": fencing.build_group()}
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - called by Typer with the option's value alone

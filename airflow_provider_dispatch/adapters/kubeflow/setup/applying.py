@@ -16,12 +16,15 @@ from enum import StrEnum
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import ADMISSION_CHECKS, RESOURCE_FLAVORS
 from airflow_provider_dispatch.adapters.kubeflow.setup.kinds import describe_object, find_namespace, find_resource
 from airflow_provider_dispatch.adapters.kubeflow.setup.rendering import PART_LABEL, Manifest
 from airflow_provider_dispatch.adapters.kubeflow.setup.terms import NAME
 from airflow_provider_dispatch.exceptions import CapabilityError, RefusedError
 
 LOOK_SECONDS = 0.5
+KUEUES_FINALIZER = "kueue.x-k8s.io/resource-in-use"
+"""On what Kueue still needs (apis/kueue/v1beta2/constants.go)."""
 
 
 class Outcome(StrEnum):
@@ -135,8 +138,14 @@ async def _remove(client: KubeClient, manifest: Manifest, deadline: datetime, cl
 
 def _describe_finalizers(raw: Raw) -> str:
     held = fields.dig(raw, "metadata", "finalizers")
-    by = f", held by {', '.join(map(str, held))}" if isinstance(held, list) and held else ""
-    return f"it is being removed{by}"
+    if not isinstance(held, list) or not held:
+        return "it is being removed"
+    if KUEUES_FINALIZER in held:
+        users = {ADMISSION_CHECKS.kind: "ClusterQueues list it", RESOURCE_FLAVORS.kind: "ClusterQueues have it"}
+        return (
+            f"it goes when it isn't used any more: {users.get(fields.text(raw, 'kind'), 'jobs in it have not ended')}"
+        )
+    return f"it is being removed, held by {', '.join(map(str, held))}"
 
 
 def _compare(before: Raw | None, after: Raw, *, missing: Outcome) -> Outcome:

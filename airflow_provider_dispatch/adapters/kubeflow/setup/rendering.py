@@ -75,17 +75,16 @@ def write_yaml(documents: Iterable[Manifest]) -> str:
 
 
 def _build_cluster_wide(terms: SetupTerms) -> Iterator[Manifest]:
+    # The policies before the rights that they limit, so that removing goes the other way round.
+    yield from _read(terms, SHARED_POLICIES)
+    yield from _read(terms, AIRFLOW_POLICIES)
     if terms.has_controller:
-        for path in CONTROLLER:
+        for path in (CONTROLLER_POLICIES, *CONTROLLER):
             yield from _read(terms, path)
         if terms.watches_all:
             yield _build_wide_binding(terms)
         if terms.has_kueue:
             yield from _read(terms, CHECK)
-    yield from _read(terms, SHARED_POLICIES)
-    yield from _read(terms, AIRFLOW_POLICIES)
-    if terms.has_controller:
-        yield from _read(terms, CONTROLLER_POLICIES)
     for document in _read(terms, AIRFLOW):
         if document["kind"] == "ClusterRoleBinding":
             document["subjects"] = _build_subjects(terms, terms.namespaces)

@@ -82,6 +82,15 @@ class SetupTerms:
         """Our AdmissionCheck, and the controller's Lease."""
         return f"{self.name}-admission"
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What a connection must say of it; the defaults are those of the first installation."""
+        return {
+            "admission_check": self.admission_check,
+            "lease_namespace": self.system_namespace,
+            "lease_name": self.admission_check,
+        }
+
 
 def parse_account(text: str) -> Account:
     """``namespace/name``.
