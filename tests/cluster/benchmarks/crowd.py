@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.manifests import build_runtime, build_trainjob
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES, TRAINJOBS
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_ref
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import fetch_runtime
 from airflow_provider_dispatch.adapters.kubeflow.start_terms import build_terms
@@ -116,7 +116,7 @@ async def _fill(place: Place, count: int) -> list[JobRef]:
         async with room:
             made = build_runtime(request, runtime, terms)
             await place.client.create(TRAINING_RUNTIMES, made, place.namespace)
-            return read_ref(await place.client.create(TRAINJOBS, trainjob, place.namespace))
+            return read_ref(await place.create(trainjob))
 
     refs = await asyncio.gather(*(add() for _ in range(count)))
     await until(lambda: _count_workloads(place) > count, f"{count} Workloads", FILL_SECONDS)

@@ -71,6 +71,7 @@ async def _play_round(place: Place) -> Round:
 
 async def _time_bare(place: Place, request: StartRequest) -> float:
     trainjob = await make_runtime(place, request)
+    await place.create(trainjob, dry_run=True)
     begun = time.perf_counter()
     created = await place.client.create(TRAINJOBS, trainjob, place.namespace)
     await _await_workload(place, created)
