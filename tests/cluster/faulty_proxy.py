@@ -75,6 +75,7 @@ class Fault:
     :param after: called once it was carried out, before the answer; may block.
     :param is_answered: else the connection breaks.
     :param status: of an answer made up instead of the server's.
+    :param is_stale: answered as it was the last time that this path was asked for, if it was.
     :param delays_watches_seconds: for a watch alone: all that comes, comes later.
     """
 
@@ -83,6 +84,7 @@ class Fault:
     after: Callable[[], object] = do_nothing
     is_answered: bool = True
     status: int = 0
+    is_stale: bool = False
     delays_watches_seconds: float = 0.0
 
 
@@ -117,6 +119,7 @@ class FaultyProxy:
         self.kubeconfig = folder / "faulty-kubeconfig"
         self.script: Script = let_pass
         self.asked: list[Asked] = []
+        self._last: dict[str, _Answer] = {}
         self._settings = Configuration()
         config.load_kube_config(str(kubeconfig), client_configuration=self._settings)
         self._begun, self._over = threading.Event(), asyncio.Event()
@@ -176,11 +179,13 @@ class FaultyProxy:
         return context
 
     def _write_kubeconfig(self, server: str) -> None:
-        context = {"name": "faulty", "context": {"cluster": "faulty", "user": "nobody"}}
         content = {
-            **{"apiVersion": "v1", "kind": "Config", "current-context": "faulty", "contexts": [context]},
-            **{"clusters": [{"name": "faulty", "cluster": {"server": server}}]},
-            **{"users": [{"name": "nobody", "user": {}}]},
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "faulty",
+            "contexts": [{"name": "faulty", "context": {"cluster": "faulty", "user": "nobody"}}],
+            "clusters": [{"name": "faulty", "cluster": {"server": server}}],
+            "users": [{"name": "nobody", "user": {}}],
         }
         self.kubeconfig.write_text(json.dumps(content))
 
@@ -197,14 +202,15 @@ class FaultyProxy:
         answer = _make_up(fault.status) if fault.status else None
         for _ in range(fault.times):
             answer = await self._send(request, body)
+        if answer is not None and not asked.is_write:
+            before = self._last.get(request.raw_path, answer)
+            self._last[request.raw_path], answer = answer, before if fault.is_stale else answer
         await _call(fault.after)
         if answer is None or not fault.is_answered:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        return web.Response(
-            status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type}
-        )
+        return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type})
 
     async def _send(self, request: web.Request, body: bytes) -> _Answer:
         try:
@@ -252,9 +258,12 @@ async def _call(action: Callable[[], object]) -> None:
 
 
 def _make_up(status: int, message: str = "made up by the proxy") -> _Answer:
-    reasons = {409: "Conflict", 500: "InternalError"}
     body = {
-        **{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": status, "message": message},
-        "reason": reasons.get(status, ""),
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "code": status,
+        "message": message,
+        "reason": {409: "Conflict", 500: "InternalError"}.get(status, ""),
     }
     return _Answer(status, json.dumps(body).encode(), "application/json")

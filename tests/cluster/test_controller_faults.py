@@ -13,10 +13,11 @@ import os
 import secrets
 import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -26,18 +27,22 @@ import pytest
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.controller_process import ControllerProcess
-from tests.cluster.fixtures import CONTROLLER_FLAGS
 from tests.cluster.faulty_proxy import NO_FAULT, Asked, Fault, FaultyProxy, is_write_to, let_pass
-from tests.cluster.testbed.api import Manifest
+from tests.cluster.fixtures import CONTROLLER_FLAGS
+from tests.cluster.testbed.api import MERGE, Manifest
 from tests.cluster.testbed.bed import Bed
 from tests.contract.stage import soon
 from tests.contract.stage_kubeflow import KubeflowStage
+from tests.contract.stage_processes import wait_until
 
 FIRST, SECOND = 1_000_001, 1_000_002
 LEASE_SECONDS = 6.0
 LEASE_FLAGS = (
     *("--lease-duration-seconds", f"{LEASE_SECONDS:g}", "--lease-renew-seconds", "1", "--request-timeout-seconds", "2"),
+    # A pod that ends while no controller looks is proven dead by its node, after both graces.
+    *("--pod-grace-seconds", "4"),
 )
 QUIET_SECONDS = 4.0
 COMPETITORS_LEASE: Manifest = {
@@ -113,16 +118,16 @@ def crew(alone: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]
     alone.api.delete({**COMPETITORS_LEASE, "metadata": metadata})
 
 
-@pytest.fixture(scope="module")
-def shared_replica(crew: Crew) -> Iterator[ControllerProcess]:
+@pytest.fixture(scope="class")
+def lasting_replica(crew: Crew) -> Iterator[ControllerProcess]:
     with crew.replica("mortal") as replica:
         yield replica
 
 
 @pytest.fixture
-def replica(crew: Crew, shared_replica: ControllerProcess) -> Iterator[ControllerProcess]:
-    """Runs behind the proxy; whoever kills it starts it again."""
-    yield shared_replica
+def replica(crew: Crew, lasting_replica: ControllerProcess) -> Iterator[ControllerProcess]:
+    """The one that acts. Whoever kills it starts it again."""
+    yield lasting_replica
     crew.proxy.script = let_pass
 
 
@@ -143,7 +148,9 @@ async def start(at: KubeflowStage) -> JobRef:
 
 async def runs(at: KubeflowStage, ref: JobRef, *epochs: int) -> None:
     """It runs under the last of them, having run under the others and no more."""
-    await at.until(ref, lambda o: o.state is State.RUNNING and o.execution is not None and o.execution.epoch == epochs[-1])
+    await at.until(
+        ref, lambda o: o.state is State.RUNNING and o.execution is not None and o.execution.epoch == epochs[-1]
+    )
     await at.begun(ref, epochs[-1])
     assert at.epochs(ref.job) == list(epochs)
 
@@ -212,6 +219,28 @@ class At:
         return self.fault
 
 
+@dataclass
+class Once:
+    """A script under which each write of a namespace goes wrong the first time.
+
+    :param build: of the fault.
+    :ivar seen: what went wrong.
+    """
+
+    namespace: str
+    build: Callable[[Asked], Fault]
+    seen: list[Asked] = field(default_factory=list)
+    known: set[tuple[str, Step | None]] = field(default_factory=set)
+
+    def __call__(self, asked: Asked) -> Fault:
+        key = asked.path, name_step(asked)
+        if not is_write_to(asked, self.namespace) or key in self.known:
+            return NO_FAULT
+        self.known.add(key)
+        self.seen.append(asked)
+        return self.build(asked)
+
+
 class Mortal:
     """A replica that is killed by a script and started again, as often as that happens.
 
@@ -219,7 +248,7 @@ class Mortal:
     """
 
     def __init__(self, replica: ControllerProcess) -> None:
-        self.replica, self.deaths = replica, 0
+        self.replica, self.deaths, self.revivals = replica, 0, 0
         self._died = threading.Event()
 
     def build_death(self, *, is_carried_out: bool) -> Fault:
@@ -235,73 +264,236 @@ class Mortal:
     async def revive(self) -> None:
         """Until cancelled."""
         while True:
-            while not self._died.is_set():
-                await asyncio.sleep(0.05)
+            # In small pieces: a thread can't be cancelled.
+            while not await asyncio.to_thread(self._died.wait, 0.2):
+                pass
             await asyncio.to_thread(self.replica.kill)
             self._died.clear()
             await asyncio.to_thread(self.replica.start)
+            self.revivals += 1
 
 
-async def lives(at: KubeflowStage) -> None:
+async def lives(at: KubeflowStage, is_ready_to_hold: Callable[[], bool] = lambda: True) -> None:
     """A job that runs, is held, released and runs again, each time once."""
     ref = await start(at)
     await runs(at, ref, FIRST)
+    await wait_until(is_ready_to_hold, "somebody who sees the pods end", at.patience)
     await hold_and_release(at, ref)
     await runs(at, ref, FIRST, SECOND)
 
 
-# -- killed ------------------------------------------------------------------------------------------------------------
+# -- one replica -------------------------------------------------------------------------------------------------------
 
 
-def test_the_steps_of_an_admission_have_their_order(crew: Crew, replica: ControllerProcess, stage) -> None:
-    async def scenario(at: KubeflowStage) -> None:
-        await runs(at, await start(at), FIRST)
-        steps = [name_step(asked) for asked in crew.proxy.asked if is_write_to(asked, at.namespace)]
-        firsts = [steps.index(step) for step in (Step.A, Step.CHECK, Step.RECORD, Step.LEDGER, Step.LIFT)]
-        assert firsts == sorted(firsts)
-        assert steps.count(Step.LIFT) == 2
+class TestKilled:
+    def test_the_steps_of_an_admission_have_their_order(
+        self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage
+    ) -> None:
+        async def scenario(at: KubeflowStage) -> None:
+            await runs(at, await start(at), FIRST)
+            steps = [name_step(asked) for asked in crew.proxy.asked if is_write_to(asked, at.namespace)]
+            firsts = [steps.index(step) for step in (Step.A, Step.CHECK, Step.RECORD, Step.LEDGER, Step.LIFT)]
+            assert firsts == sorted(firsts)
+            assert steps.count(Step.LIFT) == 2
 
-    stage.play(scenario)
+        stage.play(scenario)
 
+    @pytest.mark.parametrize("is_carried_out", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize("step", list(Step), ids=lambda step: step.name.lower())
+    def test_at_a_step(
+        self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage, step: Step, is_carried_out: bool
+    ) -> None:
+        async def scenario(at: KubeflowStage) -> None:
+            mortal = Mortal(replica)
+            crew.proxy.script = At(at.namespace, step, mortal.build_death(is_carried_out=is_carried_out))
+            reviving = asyncio.create_task(mortal.revive())
+            await lives(at, lambda: mortal.revivals == 1)
+            reviving.cancel()
+            assert mortal.deaths == 1
 
-@pytest.mark.parametrize("is_carried_out", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", list(Step), ids=lambda step: step.name.lower())
-def test_killed_at_a_step(
-    crew: Crew, replica: ControllerProcess, stage: KubeflowStage, step: Step, is_carried_out: bool
-) -> None:
-    async def scenario(at: KubeflowStage) -> None:
-        mortal = Mortal(replica)
-        crew.proxy.script = At(at.namespace, step, mortal.build_death(is_carried_out=is_carried_out))
-        reviving = asyncio.create_task(mortal.revive())
-        await lives(at)
-        reviving.cancel()
-        assert mortal.deaths == 1
+        stage.play(scenario)
 
-    stage.play(scenario)
+    def test_at_every_write(self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage) -> None:
+        """Each is lost with its first writer, carried out by the second, which dies as well, and left to a third."""
 
+        async def scenario(at: KubeflowStage) -> None:
+            mortal = Mortal(replica)
+            seen: Counter[tuple[str, str]] = Counter()
 
-def test_killed_at_every_write(crew: Crew, replica: ControllerProcess, stage: KubeflowStage) -> None:
-    """Each write is lost with its first writer, carried out by the second, which dies as well, and left to a third."""
-
-    async def scenario(at: KubeflowStage) -> None:
-        mortal = Mortal(replica)
-        seen: Counter[tuple[str, str]] = Counter()
-
-        def script(asked: Asked) -> Fault:
-            if not is_write_to(asked, at.namespace):
+            def script(asked: Asked) -> Fault:
+                if not is_write_to(asked, at.namespace):
+                    return NO_FAULT
+                seen[asked.path, str(name_step(asked))] += 1
+                match seen[asked.path, str(name_step(asked))]:
+                    case 1:
+                        return mortal.build_death(is_carried_out=False)
+                    case 2:
+                        return mortal.build_death(is_carried_out=True)
                 return NO_FAULT
-            seen[asked.path, str(name_step(asked))] += 1
-            match seen[asked.path, str(name_step(asked))]:
-                case 1:
-                    return mortal.build_death(is_carried_out=False)
-                case 2:
-                    return mortal.build_death(is_carried_out=True)
-            return NO_FAULT
 
-        crew.proxy.script = script
-        reviving = asyncio.create_task(mortal.revive())
-        await lives(at)
-        reviving.cancel()
-        assert mortal.deaths >= 2 * len(Step)
+            crew.proxy.script = script
+            reviving = asyncio.create_task(mortal.revive())
+            await lives(at)
+            reviving.cancel()
+            assert mortal.deaths >= 2 * len(Step)
 
-    stage.play(scenario)
+        stage.play(scenario)
+
+    def test_released_while_it_is_dead(self, replica: ControllerProcess, stage: KubeflowStage) -> None:
+        async def scenario(at: KubeflowStage) -> None:
+            ref = await start(at)
+            await runs(at, ref, FIRST)
+            hold = await at.hold(ref)
+            await at.reach(ref, State.HELD)
+            replica.kill()
+            await at.adapter.release(ref, hold, deadline=soon())
+            await asyncio.sleep(QUIET_SECONDS)
+            assert at.epochs(ref.job) == [FIRST]
+            await asyncio.to_thread(replica.start)
+            await runs(at, ref, FIRST, SECOND)
+
+        stage.play(scenario)
+
+
+MISLED = {
+    "answers-lost": Fault(is_answered=False),
+    "requests-lost": Fault(times=0, is_answered=False),
+    "errors": Fault(times=0, status=500),
+    "conflicts": Fault(times=0, status=409),
+    "sent-twice": Fault(times=2),
+    "late": Fault(before=lambda: time.sleep(3.0)),  # the sender has given up by then
+}
+
+
+class TestMisled:
+    @pytest.mark.parametrize("fault", MISLED.values(), ids=MISLED.keys())
+    def test_every_write_goes_wrong_once(
+        self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage, fault: Fault
+    ) -> None:
+        async def scenario(at: KubeflowStage) -> None:
+            crew.proxy.script = script = Once(at.namespace, lambda _: fault)
+            await lives(at)
+            assert {asked.resource for asked in script.seen} >= {"trainjobs", "workloads/status", "configmaps", "pods"}
+
+        stage.play(scenario)
+
+    def test_somebody_writes_before_every_write(
+        self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage
+    ) -> None:
+        """As Kueue does."""
+
+        async def scenario(at: KubeflowStage) -> None:
+            def touch(asked: Asked) -> None:
+                annotations = {"annotations": {"example.com/touched": secrets.token_hex(4)}}
+                path = asked.path.removesuffix("/status")
+                if asked.method == "PATCH":
+                    at.bed.api.request("PATCH", path, {"metadata": annotations}, content_type=MERGE)
+
+            crew.proxy.script = Once(at.namespace, lambda asked: Fault(before=lambda: touch(asked)))
+            await lives(at)
+
+        stage.play(scenario)
+
+    def test_its_reads_are_stale(self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage) -> None:
+        """Whatever carries a version when it is written is read as it was the time before, every other time."""
+
+        async def scenario(at: KubeflowStage) -> None:
+            reads: Counter[str] = Counter()
+
+            def script(asked: Asked) -> Fault:
+                reads[asked.path] += 1
+                is_versioned = asked.resource in {"trainjobs", "workloads", "configmaps"}
+                is_stale = not asked.is_write and is_versioned and reads[asked.path] % 2 == 0
+                return Fault(is_stale=is_stale, delays_watches_seconds=1.0)
+
+            crew.proxy.script = script
+            replica.kill(signal.SIGTERM)
+            await asyncio.to_thread(replica.start)
+            await lives(at)
+
+        stage.play(scenario)
+
+
+# -- two replicas ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="class")
+def pair(crew: Crew) -> Iterator[tuple[ControllerProcess, ControllerProcess]]:
+    """The first one acts, behind the proxy; the second one is ready to."""
+    with crew.replica("first") as first:
+        wait_for_lease(first)
+        with crew.replica("second", is_direct=True) as second:
+            yield first, second
+
+
+def wait_for_lease(replica: ControllerProcess) -> None:
+    Waiter().wait_for(
+        lambda: "dispatch_lease_held 1.0" in replica.fetch("/metrics"), timeout_seconds=30, what="the Lease"
+    )
+
+
+class TestTwoAtOnce:
+    def test_both_take_the_lease_for_theirs(self, crew: Crew, stage: KubeflowStage) -> None:
+        async def scenario(at: KubeflowStage) -> None:
+            with crew.replica("twin") as one, crew.replica("twin") as other:
+                for twin in (one, other):
+                    await asyncio.to_thread(wait_for_lease, twin)
+                await asyncio.gather(*(lives(at) for _ in range(3)))
+
+        stage.play(scenario)
+
+
+class TestStopped:
+    """The one that acts stands still past its Lease with a write on its way, which arrives afterwards."""
+
+    @pytest.mark.parametrize("is_held", [False, True], ids=["running", "held"])
+    @pytest.mark.parametrize("step", [Step.A, Step.CHECK, Step.RECORD, Step.LIFT], ids=lambda step: step.name.lower())
+    def test_its_late_write_does_no_harm(
+        self,
+        crew: Crew,
+        pair: tuple[ControllerProcess, ControllerProcess],
+        stage: KubeflowStage,
+        step: Step,
+        is_held: bool,
+    ) -> None:
+        first, second = pair
+        stopped, may_go = threading.Event(), threading.Event()
+
+        def stop() -> None:
+            os.kill(first.pid, signal.SIGSTOP)
+            stopped.set()
+            may_go.wait(120)
+
+        async def scenario(at: KubeflowStage) -> None:
+            crew.proxy.script = At(at.namespace, step, Fault(before=stop))
+            ref = await start(at)
+            await wait_until(stopped.is_set, "a write", at.patience)
+            hold = await at.hold(ref) if is_held else None
+            if hold is None:
+                await runs(at, ref, FIRST)
+            else:
+                await asyncio.to_thread(wait_for_lease, second)
+                await at.reach(ref, State.HELD)
+            before = at.epochs(ref.job)
+            may_go.set()
+            await asyncio.sleep(0.5)
+            os.kill(first.pid, signal.SIGCONT)
+            await asyncio.sleep(QUIET_SECONDS)
+            assert at.epochs(ref.job) == before
+            if hold is None:
+                await hold_and_release(at, ref)
+                await runs(at, ref, FIRST, SECOND)
+            else:
+                await at.adapter.release(ref, hold, deadline=soon())
+                await at.until(ref, lambda o: o.state is State.RUNNING)
+                await wait_until(lambda: bool(at.epochs(ref.job)), "a first execution", at.patience)
+                assert len(at.epochs(ref.job)) == 1
+
+        try:
+            stage.play(scenario)
+        finally:
+            may_go.set()
+            os.kill(first.pid, signal.SIGCONT)
+            second.kill(signal.SIGTERM)
+            second.start()
+            wait_for_lease(first)
