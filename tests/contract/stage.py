@@ -52,6 +52,7 @@ class Difference(StrEnum):
     NO_QUEUES = "jobs name no queue"
     KEEPS_ITS_NODES = "the machine is shared with other tests and isn't taken away here"
     A_PATH_PER_POD = "the result path is the same in every pod, and each pod has a file system of its own"
+    OWN_EVENTS = "what is told of a job's life is mixed with what the cluster's own parts tell"
     OWN_WORDS = "reasons for waiting are the scheduler's own"
 
 
@@ -133,6 +134,12 @@ class Stage(ABC):
     async def reach(self, ref: JobRef | JobID, *states: State) -> Observation:
         """Wait for a state; fails with the last observation."""
         return await self.until(ref, lambda seen: seen.state in states)
+
+    async def settle(self, ref: JobRef, is_there: Callable[[Observation], bool]) -> Observation:
+        """Look until something is so that may come after the end, when a watch says nothing more."""
+        while not is_there(seen := await self.adapter.inspect(ref)):
+            await self.pass_time(self.blink / 10)
+        return seen
 
     def needs(self, *missing: Difference) -> None:
         """Leave a scenario that is about what this backend is declared not to do."""

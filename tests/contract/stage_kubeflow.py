@@ -18,6 +18,7 @@ from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
 from airflow_provider_dispatch.adapters.registry import build_adapter
 from airflow_provider_dispatch.core.identity import JobID, build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.quantity import parse_quantity
 from airflow_provider_dispatch.exceptions import DispatchError
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import Manifest
@@ -28,6 +29,12 @@ from tests.contract.stage_processes import RANK, ProcessStage
 ANY_QUEUES = ("a", "b")
 """Those that scenarios without limits name."""
 PLENTY = {"cpu": "50", "memory": "50Gi", objects.SLOT: "1000"}
+
+
+def scale_cpu(amounts: Mapping[str, str | int]) -> dict[str, str | int]:
+    """A twentieth of each CPU: scenarios speak of whole ones, and many of them share two small nodes."""
+    millicores = {"cpu": f"{max(parse_quantity('cpu', amounts['cpu']) // 20, 1)}m"} if "cpu" in amounts else {}
+    return {**amounts, **millicores}
 
 
 class KubeflowStage(ProcessStage):
@@ -44,7 +51,13 @@ class KubeflowStage(ProcessStage):
     limit = timedelta(seconds=240)
     slot = objects.SLOT
     differences = frozenset(
-        {Difference.NO_POSITION, Difference.KEEPS_ITS_NODES, Difference.A_PATH_PER_POD, Difference.OWN_WORDS}
+        {
+            Difference.NO_POSITION,
+            Difference.KEEPS_ITS_NODES,
+            Difference.A_PATH_PER_POD,
+            Difference.OWN_EVENTS,
+            Difference.OWN_WORDS,
+        }
     )
 
     def __init__(
@@ -76,7 +89,8 @@ class KubeflowStage(ProcessStage):
         ]
 
     def _name_resources(self, quota: Mapping[str, str | int]) -> dict[str, str | int]:
-        return {self.slot if resource == ProcessStage.slot else resource: amount for resource, amount in quota.items()}
+        named = {self.slot if resource == ProcessStage.slot else resource: amount for resource, amount in quota.items()}
+        return scale_cpu(named)
 
     def _build(self) -> DispatchAdapter:
         queue = {} if self.is_plain else {"queue": next(iter(self.queues or {objects.LOCAL_QUEUE: {}}))}
@@ -117,6 +131,8 @@ class KubeflowStage(ProcessStage):
         if "readiness" in fields and isinstance(fields["readiness"], dict):
             # Kubernetes counts whole seconds.
             fields["readiness"] = {**fields["readiness"], "period": 1}
+        if isinstance(asked := fields.get("resources"), Mapping):
+            fields["resources"] = scale_cpu(asked)
         return {"command": command, **fields}
 
     def ready_command(self) -> list[str]:

@@ -143,6 +143,7 @@ def test_an_unknown_queue_is_told_with_the_known_ones_before_anything_is_made(ma
 
 def test_an_unknown_priority_is_told_with_the_known_ones(stage: Stage) -> None:
     async def scenario(at: Stage) -> None:
+        at.needs(Difference.NO_QUEUES)
         with pytest.raises(SpecError, match=r"priority = 'urgent'.*high, low, normal"):
             await at.start(at.spec("run", priority="urgent"))
 

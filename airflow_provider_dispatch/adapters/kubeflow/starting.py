@@ -16,8 +16,10 @@ from datetime import datetime
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.deadlines import within
 from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
+from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_objects
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import (
     Ledger,
@@ -165,7 +167,7 @@ async def _check_number(starter: _Starter, ledger: Ledger, trainjobs: Sequence[R
         used = f"submission {request.submission} of job {request.job} was used before"
         raise ConflictError(f"{used}; the next is {ledger.submission + 1}")
     for other in trainjobs:
-        if not has_ended(other):
+        if not has_ended(other) and not await _has_ended_by_its_ranks(starter, other):
             number = read_submission_number(other)
             raise ConflictError(f"submission {number} of job {request.job} has not ended; stop it first")
 
@@ -178,6 +180,12 @@ def has_ended(trainjob: Raw) -> bool:
         or bool(fields.annotation(trainjob, words.END_ANNOTATION))
         or any(fields.is_true(trainjob, end) for end in ends)
     )
+
+
+async def _has_ended_by_its_ranks(starter: _Starter, trainjob: Raw) -> bool:
+    """Ranks tell an end seconds before it stands on their TrainJob, and who was told so may go on at once."""
+    objects = await fetch_objects(starter.client, starter.settings.namespace, read_ref(trainjob))
+    return derive_observation(objects, starter.now).has_ended
 
 
 async def _is_cut_off(starter: _Starter) -> bool:

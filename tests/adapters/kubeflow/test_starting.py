@@ -17,6 +17,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CLUSTER_TRAINING_RUNTIMES,
     CONFIG_MAPS,
     EVENTS,
+    JOBSETS,
     LEASES,
     LOCAL_QUEUES,
     PODS,
@@ -25,6 +26,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     WORKLOADS,
     Resource,
 )
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import build_labels
 from airflow_provider_dispatch.adapters.kubeflow.opening import open_gate
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import QueueMemory
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
@@ -211,6 +213,17 @@ def test_a_new_submission_waits_until_the_old_one_has_ended() -> None:
     trainjob = client.peek(TRAINJOBS, NAME)
     assert trainjob is not None
     trainjob["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    assert begin(client, ask(submission=2)).submission == 2
+
+
+def test_a_rank_that_failed_ends_its_submission_before_its_trainjob_says_so() -> None:
+    client = build_cluster()
+    begin(client)
+    ended = {"exitCode": 3, "finishedAt": "2030-01-01T00:00:00Z"}
+    labels = build_labels(JOB, 1, "") | {words.ROLE_LABEL: "node", words.COMPLETION_INDEX_LABEL: "0"}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "node", "state": {"terminated": ended}}]}
+    client.put(PODS, {"metadata": {"name": f"{NAME}-node-0-0-abcde", "labels": labels}, "status": status})
+    client.put(JOBSETS, {"metadata": {"name": NAME, "labels": build_labels(JOB, 1, "")}, "spec": {}, "status": {}})
     assert begin(client, ask(submission=2)).submission == 2
 
 
