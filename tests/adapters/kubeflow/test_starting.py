@@ -220,10 +220,13 @@ def test_a_rank_that_failed_ends_its_submission_before_its_trainjob_says_so() ->
     client = build_cluster()
     begin(client)
     ended = {"exitCode": 3, "finishedAt": "2030-01-01T00:00:00Z"}
-    labels = build_labels(JOB, 1, "") | {words.ROLE_LABEL: "node", words.COMPLETION_INDEX_LABEL: "0"}
+    client.put(JOBSETS, {"metadata": {"name": NAME, "labels": build_labels(JOB, 1, "")}, "spec": {}, "status": {}})
+    jobset = client.peek(JOBSETS, NAME)
+    assert jobset is not None
+    labels = {words.ROLE_LABEL: "node", words.COMPLETION_INDEX_LABEL: "0", words.RESTART_LABEL: "0"}
+    labels |= build_labels(JOB, 1, "") | {words.JOBSET_UID_LABEL: jobset["metadata"]["uid"]}
     status = {"phase": "Failed", "containerStatuses": [{"name": "node", "state": {"terminated": ended}}]}
     client.put(PODS, {"metadata": {"name": f"{NAME}-node-0-0-abcde", "labels": labels}, "status": status})
-    client.put(JOBSETS, {"metadata": {"name": NAME, "labels": build_labels(JOB, 1, "")}, "spec": {}, "status": {}})
     assert begin(client, ask(submission=2)).submission == 2
 
 
