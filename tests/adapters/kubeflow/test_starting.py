@@ -220,7 +220,11 @@ def test_a_rank_that_failed_ends_its_submission_before_its_trainjob_says_so() ->
     client = build_cluster()
     begin(client)
     ended = {"exitCode": 3, "finishedAt": "2030-01-01T00:00:00Z"}
-    client.put(JOBSETS, {"metadata": {"name": NAME, "labels": build_labels(JOB, 1, "")}, "spec": {}, "status": {}})
+    trainjob = client.peek(TRAINJOBS, NAME)
+    assert trainjob is not None
+    owner = {"kind": "TrainJob", "name": NAME, "uid": trainjob["metadata"]["uid"], "controller": True}
+    about = {"name": NAME, "labels": build_labels(JOB, 1, ""), "ownerReferences": [owner]}
+    client.put(JOBSETS, {"metadata": about, "spec": {}, "status": {}})
     jobset = client.peek(JOBSETS, NAME)
     assert jobset is not None
     labels = {words.ROLE_LABEL: "node", words.COMPLETION_INDEX_LABEL: "0", words.RESTART_LABEL: "0"}
