@@ -76,6 +76,7 @@ class Fault:
     :param is_answered: else the connection breaks.
     :param status: of an answer made up instead of the server's.
     :param is_stale: answered as it was the last time that this path was asked for, if it was.
+    :param renames: what of the path is replaced by what.
     :param delays_watches_seconds: for a watch alone: all that comes, comes later.
     """
 
@@ -85,6 +86,7 @@ class Fault:
     is_answered: bool = True
     status: int = 0
     is_stale: bool = False
+    renames: tuple[str, str] = ("", "")
     delays_watches_seconds: float = 0.0
 
 
@@ -195,13 +197,13 @@ class FaultyProxy:
         body = await request.read()
         asked = Asked(request.method, request.path, body.decode())
         if "watch" in request.query or "follow" in request.query:
-            return await self._stream(request, self.script(asked).delays_watches_seconds)
+            return await self._stream(request, self.script(asked))
         self.asked.append(asked)
         fault = self.script(asked)
         await _call(fault.before)
         answer = _make_up(fault.status) if fault.status else None
         for _ in range(fault.times):
-            answer = await self._send(request, body)
+            answer = await self._send(request, body, fault)
         if answer is not None and not asked.is_write:
             before = self._last.get(request.raw_path, answer)
             self._last[request.raw_path], answer = answer, before if fault.is_stale else answer
@@ -212,24 +214,23 @@ class FaultyProxy:
             return web.Response()
         return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type})
 
-    async def _send(self, request: web.Request, body: bytes) -> _Answer:
+    async def _send(self, request: web.Request, body: bytes, fault: Fault) -> _Answer:
         try:
-            async with self._open(request, body) as response:
+            async with self._open(request, body, fault) as response:
                 kind = response.headers.get("Content-Type", "application/json")
                 return _Answer(response.status, await response.read(), kind)
         except aiohttp.ClientError as error:
             return _make_up(502, str(error))
 
-    async def _stream(self, request: web.Request, delay_seconds: float) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         try:
-            async with self._open(request, b"") as upstream:
+            async with self._open(request, b"", fault) as upstream:
                 answer = web.StreamResponse(
                     status=upstream.status, headers={"Content-Type": upstream.headers.get("Content-Type", "")}
                 )
                 await answer.prepare(request)
                 async for chunk in upstream.content.iter_any():
-                    if delay_seconds:
-                        await asyncio.sleep(delay_seconds)
+                    await asyncio.sleep(fault.delays_watches_seconds)
                     await answer.write(chunk)
                 return answer
         except (aiohttp.ClientError, ConnectionResetError):
@@ -238,12 +239,15 @@ class FaultyProxy:
                 request.transport.abort()
             return web.Response()
 
-    def _open(self, request: web.Request, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _open(
+        self, request: web.Request, body: bytes, fault: Fault
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         headers["Accept-Encoding"] = "identity"
         if token := next(iter(self._settings.api_key.values()), None):
             headers["Authorization"] = token
-        url = URL(self._settings.host.rstrip("/") + request.raw_path, encoded=True)
+        path = request.raw_path.replace(*fault.renames) if fault.renames[0] else request.raw_path
+        url = URL(self._settings.host.rstrip("/") + path, encoded=True)
         return self._session.request(request.method, url, data=body or None, headers=headers)
 
 
