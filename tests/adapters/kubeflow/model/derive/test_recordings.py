@@ -48,7 +48,7 @@ SEEN_TOO_LATE = {"kueue-0.19.2/evicted"}
 """What proved the cause had gone when this was recorded: only the end that was written down knows it."""
 
 
-@pytest.mark.parametrize("name", LATCHED.keys() - SEEN_TOO_LATE)
+@pytest.mark.parametrize("name", sorted(LATCHED.keys() - SEEN_TOO_LATE))
 def test_an_end_that_was_written_down_is_also_what_the_objects_show(name: str) -> None:
     recording = LATCHED[name]
     seen = derive_observation(forget_end(recording.object_set()), recording.now)
