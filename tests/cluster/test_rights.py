@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import pytest
 
@@ -32,13 +32,14 @@ from tests.cluster.controller_process import ControllerProcess
 from tests.cluster.fixtures import CONTROLLER_FLAGS
 from tests.cluster.set_up import Installation, installed
 from tests.cluster.testbed import objects
-from tests.cluster.testbed.api import Api, ApiError, Manifest
+from tests.cluster.testbed.api import MERGE, Api, ApiError, Manifest
 from tests.cluster.testbed.bed import Bed
 
 DOMAIN = "dispatch.phpboyscout.uk"
 TRAINER, KUEUE = objects.TRAINER_VERSION, objects.KUEUE_VERSION
 PATIENCE_SECONDS = 90.0
-FORBIDDEN = 403
+OK, FORBIDDEN = 200, 403
+NOBODYS = MappingProxyType({f"{DOMAIN}/job": "nobodys"})
 SPEC = JobSpec(command=["sh", "-c", "echo here; trap 'exit 143' TERM; while :; do sleep 1 & wait $!; done"])
 
 
@@ -146,3 +147,300 @@ def test_the_rights_are_enough_for_a_life(made: Installation, mode: str) -> None
             return epoch
 
     assert asyncio.run(program()) == 1_000_002
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A running job, waiting ones, and the API as each side sees it.
+
+    :param objects: that are tried on.
+    :param sides: ``airflow``, ``alone`` (Airflow's side where there is no controller) and ``controller``.
+    """
+
+    objects: dict[str, Manifest]
+    sides: dict[str, Api]
+
+
+@pytest.fixture(scope="module")
+def scene(made: Installation) -> Iterator[Scene]:
+    made.bed.api.apply(build_gated_pod(made.jobs, "gated"), build_gated_pod(made.jobs, "nobodys", {}))
+
+    async def begin(namespace: str, *, is_opened: bool = False, **fields: object) -> JobRef:
+        async with opened(made, namespace, **fields) as adapter:
+            ref = await start(adapter)
+            if is_opened:
+                await adapter.open(ref, deadline=soon())
+                await until(adapter, ref, State.RUNNING)
+            return ref
+
+    async def begin_all() -> tuple[JobRef, JobRef, JobRef]:
+        return (
+            await begin(made.jobs, is_opened=True, queue=objects.LOCAL_QUEUE),
+            await begin(made.jobs),
+            await begin(made.alone, has_controller=False),
+        )
+
+    async def end_all(jobs: tuple[JobRef, JobRef, JobRef]) -> None:
+        for ref, namespace in zip(jobs, (made.jobs, made.jobs, made.alone), strict=True):
+            async with opened(made, namespace) as adapter:
+                await adapter.stop(ref.job, reason="the test is over", deadline=soon())
+
+    jobs = asyncio.run(begin_all())
+    sides = {"airflow": (made.jobs, "airflow"), "alone": (made.alone, "airflow")}
+    sides["controller"] = (made.terms.system_namespace, "controller")
+    yield Scene(collect(made, *jobs), {name: made.open_api(*account) for name, account in sides.items()})
+    asyncio.run(end_all(jobs))
+
+
+def collect(made: Installation, queued: JobRef, plain: JobRef, alone: JobRef) -> dict[str, Manifest]:
+    """All objects of :data:`TRIES`."""
+    api, jobs = made.bed.api, made.jobs
+
+    def trainjob(ref: JobRef, namespace: str) -> Manifest:
+        name = build_object_name(ref.job, ref.submission)
+        found: Manifest = api.get("TrainJob", name, namespace=namespace, version=TRAINER)
+        return found
+
+    found = {"running": trainjob(queued, jobs), "plain": trainjob(plain, jobs), "alone": trainjob(alone, made.alone)}
+    name = found["running"]["metadata"]["name"]
+    (workload,) = api.get("Workload", namespace=jobs, version=KUEUE)["items"]
+    (pod,) = api.get("Pod", namespace=jobs, query=f"labelSelector=jobset.sigs.k8s.io/jobset-name={name}")["items"]
+    new = {"namespace": jobs, "labels": dict(found["plain"]["metadata"]["labels"]), "name": "dj-new-s1"}
+    # Kueue's webhook adds its own patch to every new TrainJob.
+    born = {key: value for key, value in found["plain"]["spec"].items() if key != "runtimePatches"}
+    birth = {"apiVersion": TRAINER, "kind": "TrainJob", "spec": born}
+    ledger = {f"{DOMAIN}/job": "new", f"{DOMAIN}/kind": "ledger"}
+    return found | {
+        "workload": {"apiVersion": KUEUE, "kind": "Workload", **workload},
+        "pod": {"apiVersion": "v1", "kind": "Pod", **pod},
+        "gated pod": api.get("Pod", "gated", namespace=jobs),
+        "nobody's pod": api.get("Pod", "nobodys", namespace=jobs),
+        "new pod": build_gated_pod(jobs, "new"),
+        "runtime": api.get("TrainingRuntime", name, namespace=jobs, version=TRAINER),
+        "new job": birth | {"metadata": new},
+        "new running job": birth | {"metadata": new, "spec": born | {"suspend": False}},
+        "new admitted job": birth | {"metadata": new | note("admissions", "3")["metadata"]},
+        "new job elsewhere": birth | {"metadata": new | {"namespace": made.other}},
+        "new ledger": name_it("v1", "ConfigMap", "dj-new", jobs, ledger),
+        "new ledger elsewhere": name_it("v1", "ConfigMap", "dj-new", made.other, ledger),
+        "new config map": name_it("v1", "ConfigMap", "new", jobs),
+        "config map": name_it("v1", "ConfigMap", "kube-root-ca.crt", jobs),
+        "secrets": name_it("v1", "Secret", "", jobs),
+        "all secrets": name_it("v1", "Secret", "", ""),
+        "config maps": name_it("v1", "ConfigMap", "", jobs),
+        "pods elsewhere": name_it("v1", "Pod", "", made.other),
+        "all pods": name_it("v1", "Pod", "", ""),
+        "all jobs": name_it(TRAINER, "TrainJob", "", jobs),
+        "node": name_it("v1", "Node", "node-1", ""),
+        "namespace": name_it("v1", "Namespace", jobs, ""),
+        "other namespace": name_it("v1", "Namespace", made.other, ""),
+        "lease": name_it("coordination.k8s.io/v1", "Lease", made.check, made.terms.system_namespace),
+        "other lease": name_it("coordination.k8s.io/v1", "Lease", "other", made.terms.system_namespace),
+        "own rights": name_it("rbac.authorization.k8s.io/v1", "RoleBinding", f"{made.terms.name}-airflow", jobs),
+        "policies": name_it("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "", ""),
+        "check": name_it(KUEUE, "AdmissionCheck", made.check, ""),
+        "other check": name_it(KUEUE, "AdmissionCheck", objects.ADMISSION_CHECK, ""),
+    }
+
+
+def name_it(
+    version: str, kind: str, name: str, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
+) -> Manifest:
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name, "labels": dict(labels)} | ({"namespace": namespace} if namespace else {}),
+    }
+
+
+def build_gated_pod(namespace: str, name: str, labels: Mapping[str, str] = NOBODYS) -> Manifest:
+    """Behind our fence, of a job that no controller knows, and behind somebody else's gate."""
+    return name_it("v1", "Pod", name, namespace, labels) | {
+        "spec": {
+            "schedulingGates": [{"name": f"{DOMAIN}/fence"}, {"name": "example.com/other"}],
+            "containers": [{"name": "node", "image": "localhost/trainer:1"}],
+        }
+    }
+
+
+def note(key: str, value: str | None) -> Manifest:
+    return {"metadata": {"annotations": {key if "/" in key else f"{DOMAIN}/{key}": value}}}
+
+
+def label(key: str, value: str | None) -> Manifest:
+    return {"metadata": {"labels": {key: value}}}
+
+
+def spec(**fields: object) -> Manifest:
+    return {"spec": fields}
+
+
+def status(**fields: object) -> Manifest:
+    return {"status": fields}
+
+
+def answer(check: str, **fields: object) -> Manifest:
+    entry = {"name": check, "state": "Ready", "message": "", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    return status(admissionChecks=[entry | fields])
+
+
+@dataclass(frozen=True)
+class Try:
+    """One request with somebody's rights.
+
+    :param target: name of an object of the scene; what is created is the object itself.
+    :param body: merge patch, or JSON patch.
+    """
+
+    side: str
+    what: str
+    verb: str
+    target: str
+    body: Manifest | Sequence[Manifest] | None = None
+    expected: int = FORBIDDEN
+
+    @property
+    def content_type(self) -> str:
+        if self.verb != "PATCH":
+            return "application/json"
+        return MERGE if isinstance(self.body, dict) else "application/json-patch+json"
+
+    def send(self, scene: Scene) -> int:
+        """What the API server answers; nothing is written."""
+        api, manifest = scene.sides[self.side], scene.objects[self.target]
+        named = manifest if self.verb != "POST" else manifest | {"metadata": manifest["metadata"] | {"name": ""}}
+        path = api.path_of(named) + ("/status" if isinstance(self.body, dict) and "status" in self.body else "")
+        query = "" if self.verb == "GET" else "?dryRun=All"
+        # A deletion with a body looks nowhere else for its options.
+        bodies = {"GET": None, "POST": manifest, "DELETE": {"dryRun": ["All"]}}
+        body = bodies.get(self.verb, self.body)
+        try:
+            api.request(self.verb, path + query, body, content_type=self.content_type)
+        except ApiError as error:
+            print(error)  # what pytest shows of a wrong answer
+            return error.status
+        return OK
+
+
+QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+GATED = "kueue.x-k8s.io/admission-gated-by"
+FENCE, OTHER_GATE = {"name": f"{DOMAIN}/fence"}, {"name": "example.com/other"}
+PATCHES = [{"manager": f"{DOMAIN}/x", "trainingRuntimeSpec": {"template": {"metadata": {"labels": {"a": "b"}}}}}]
+OTHER_IMAGE = [{"op": "replace", "path": "/spec/containers/0/image", "value": "localhost/other:1"}]
+LIFT = note("epoch", "9") | spec(schedulingGates=[OTHER_GATE])
+HOLD = note("hold-instance", "7") | spec(active=False)
+
+TRIES = [
+    # What stays within the jobs' namespaces.
+    Try("airflow", "write in another namespace", "POST", "new ledger elsewhere"),
+    Try("airflow", "make a job in another namespace", "POST", "new job elsewhere"),
+    Try("airflow", "read Secrets", "GET", "secrets"),
+    Try("airflow", "read all Secrets", "GET", "all secrets"),
+    Try("airflow", "read a node", "GET", "node"),
+    Try("airflow", "read another namespace", "GET", "other namespace"),
+    Try("airflow", "read another Lease", "GET", "other lease"),
+    Try("airflow", "write the Lease", "PATCH", "lease", spec(holderIdentity="me")),
+    Try("airflow", "change its own rights", "DELETE", "own rights"),
+    Try("airflow", "delete all jobs at once", "DELETE", "all jobs"),
+    Try("airflow", "answer the check", "PATCH", "check", status(conditions=[])),
+    # Kueue's object.
+    Try("airflow", "write a Workload's status", "PATCH", "workload", status(conditions=[])),
+    Try("airflow", "change a Workload's priority", "PATCH", "workload", spec(priority=9999)),
+    Try("airflow", "label a Workload", "PATCH", "workload", label("a", "b")),
+    Try("airflow", "note on a Workload", "PATCH", "workload", note(GATED, f"{DOMAIN}/gate")),
+    # The job.
+    Try("airflow", "write a TrainJob's status", "PATCH", "running", status(conditions=[])),
+    Try("airflow", "change a job's priority", "PATCH", "running", label(PRIORITY, "high")),
+    Try("airflow", "take a job from its queue", "PATCH", "running", label(QUEUE, None)),
+    Try("airflow", "raise A", "PATCH", "running", note("admissions", "9")),
+    Try("airflow", "raise A in plain mode", "PATCH", "plain", note("admissions", "9")),
+    Try("airflow", "write the record", "PATCH", "running", note("execution", "{}")),
+    Try("airflow", "take the record away", "PATCH", "running", note("execution", None)),
+    Try("airflow", "write the reservation", "PATCH", "running", note("admission-key", "x")),
+    Try("airflow", "write the clocks", "PATCH", "running", note("clocks", "{}")),
+    Try("airflow", "write the end", "PATCH", "running", note("end", "{}")),
+    Try("airflow", "write the digest", "PATCH", "running", note("spec-digest", "x")),
+    Try("airflow", "suspend in a queue", "PATCH", "running", spec(suspend=True)),
+    Try("airflow", "unsuspend", "PATCH", "plain", spec(suspend=False)),
+    Try("airflow", "patch the runtime", "PATCH", "plain", spec(runtimePatches=PATCHES)),
+    Try("airflow", "make a job that runs at once", "POST", "new running job"),
+    Try("airflow", "make a job that was admitted", "POST", "new admitted job"),
+    Try("airflow", "add a finalizer", "PATCH", "running", {"metadata": {"finalizers": ["example.com/x"]}}),
+    Try("airflow", "edit a private runtime", "PATCH", "runtime", spec(mlPolicy={"numNodes": 5})),
+    # The rest of the namespace.
+    Try("airflow", "change a pod", "PATCH", "pod", note("epoch", "9")),
+    Try("airflow", "make a pod", "POST", "new pod"),
+    Try("airflow", "make a ConfigMap that is no ledger", "POST", "new config map"),
+    Try("airflow", "delete a ConfigMap that is no ledger", "DELETE", "config map"),
+    # Without a controller.
+    Try("alone", "change a priority", "PATCH", "alone", label(PRIORITY, "high")),
+    Try("alone", "write the digest", "PATCH", "alone", note("spec-digest", "x")),
+    Try("alone", "act where a controller is", "PATCH", "plain", note("admissions", "1")),
+    Try("alone", "raise A", "PATCH", "alone", note("admissions", "1"), OK),
+    Try("alone", "unsuspend", "PATCH", "alone", spec(suspend=False), OK),
+    # What a life needs beside what the lives above show.
+    Try("airflow", "make a job", "POST", "new job", expected=OK),
+    Try("airflow", "hold a Workload", "PATCH", "workload", HOLD, OK),
+    Try("airflow", "suspend in plain mode", "PATCH", "plain", note("holds", "x") | spec(suspend=True), OK),
+    Try("airflow", "make a ledger", "POST", "new ledger", expected=OK),
+    Try("airflow", "delete a pod", "DELETE", "gated pod", expected=OK),
+    Try("airflow", "read its namespace", "GET", "namespace", expected=OK),
+    Try("airflow", "read the Lease", "GET", "lease", expected=OK),
+    Try("airflow", "read the policies", "GET", "policies", expected=OK),
+    # The controller.
+    Try("controller", "make a pod", "POST", "new pod"),
+    Try("controller", "delete a pod", "DELETE", "pod"),
+    Try("controller", "change a pod's image", "PATCH", "pod", OTHER_IMAGE),
+    Try("controller", "change a gated pod's image", "PATCH", "gated pod", OTHER_IMAGE),
+    Try("controller", "give a pod a deadline", "PATCH", "pod", spec(activeDeadlineSeconds=5)),
+    Try("controller", "place a pod", "PATCH", "gated pod", spec(nodeSelector={"a": "b"})),
+    Try("controller", "lift somebody else's gate", "PATCH", "gated pod", spec(schedulingGates=[FENCE])),
+    Try("controller", "lift all gates", "PATCH", "gated pod", spec(schedulingGates=[])),
+    Try("controller", "note on a pod", "PATCH", "pod", note("example.com/x", "y")),
+    Try("controller", "label a pod", "PATCH", "pod", label("a", "b")),
+    Try("controller", "change nobody's pod", "PATCH", "nobody's pod", note("epoch", "9")),
+    Try("controller", "write a pod's status", "PATCH", "pod", status(phase="Failed")),
+    Try("controller", "read pods elsewhere", "GET", "pods elsewhere"),
+    Try("controller", "read all pods", "GET", "all pods"),
+    Try("controller", "make a job", "POST", "new job"),
+    Try("controller", "delete a job", "DELETE", "running"),
+    Try("controller", "change a job's owner", "PATCH", "running", note("owner", "{}")),
+    Try("controller", "open the start gate", "PATCH", "plain", note(GATED, None)),
+    Try("controller", "change a job's priority", "PATCH", "running", label(PRIORITY, "high")),
+    Try("controller", "suspend in a queue", "PATCH", "running", spec(suspend=True)),
+    Try("controller", "patch the runtime", "PATCH", "plain", spec(runtimePatches=PATCHES)),
+    Try("controller", "edit a private runtime", "PATCH", "runtime", spec(mlPolicy={"numNodes": 5})),
+    Try("controller", "change a Workload's priority", "PATCH", "workload", spec(priority=9999)),
+    Try("controller", "delete a Workload", "DELETE", "workload"),
+    Try("controller", "admit a Workload", "PATCH", "workload", status(conditions=[])),
+    Try("controller", "answer another check", "PATCH", "workload", answer("other")),
+    Try("controller", "answer for another check", "PATCH", "other check", status(conditions=[])),
+    Try("controller", "make a ConfigMap that is no ledger", "POST", "new config map"),
+    Try("controller", "list ConfigMaps", "GET", "config maps"),
+    Try("controller", "read Secrets", "GET", "secrets"),
+    Try("controller", "change a node", "PATCH", "node", label("a", "b")),
+    Try("controller", "write another Lease", "PATCH", "other lease", spec(holderIdentity="me")),
+    Try("controller", "raise A", "PATCH", "running", note("admissions", "9"), OK),
+    Try("controller", "let a plain job run", "PATCH", "plain", spec(suspend=False), OK),
+    Try("controller", "hold a Workload", "PATCH", "workload", HOLD, OK),
+    Try(
+        "controller",
+        "lift the fence",
+        "PATCH",
+        "gated pod",
+        note("epoch", "9") | spec(schedulingGates=[OTHER_GATE]),
+        OK,
+    ),
+]
+
+
+@pytest.mark.parametrize("attempt", TRIES, ids=[f"{one.side}: {one.what}" for one in TRIES])
+def test_each_side_may_do_just_that(scene: Scene, attempt: Try) -> None:
+    assert attempt.send(scene) == attempt.expected
+
+
+def test_the_check_of_the_controller_changes_no_pod(made: Installation, scene: Scene) -> None:
+    update = [{"name": "node", "labels": {"a": "b"}}]
+    changes = Try("controller", "", "PATCH", "workload", answer(made.check, podSetUpdates=update))
+    assert changes.send(scene) == FORBIDDEN
+    assert Try("controller", "", "PATCH", "workload", answer(made.check)).send(scene) == OK
