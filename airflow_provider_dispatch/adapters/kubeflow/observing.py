@@ -8,6 +8,7 @@ keeps any more: whoever looks brings it on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -39,11 +40,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Observer:
-    """Eyes of one adapter. ClusterQueues are remembered for a minute: they change seldom, and jobs wait together."""
+    """Eyes of one adapter. ClusterQueues are remembered for a minute: they change seldom, and jobs wait together.
+
+    :param _queues: LocalQueue to when its ClusterQueue was asked for, and the asking, which all who wait share.
+    """
 
     client: KubeClient
     settings: KubeflowSettings
-    _queues: dict[str, tuple[datetime, Raw | None]] = field(default_factory=dict)
+    _queues: dict[str, tuple[datetime, asyncio.Task[Raw | None]]] = field(default_factory=dict)
     _lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     async def inspect(self, target: Target, now: datetime) -> Observation:
@@ -101,15 +105,19 @@ class Observer:
 
     async def _fetch_cluster_queue(self, local_queue: str, now: datetime) -> Raw | None:
         """None when it can't be had: the state is then told without it."""
-        asked, queue = self._queues.get(local_queue, (None, None))
-        if asked is not None and now - asked < FRESH:
-            return queue
+        asked, asking = self._queues.get(local_queue, (now, None))
+        if asking is None or now - asked >= FRESH:
+            asking = asyncio.create_task(self._ask_for_cluster_queue(local_queue))
+            self._queues[local_queue] = (now, asking)
+        # One who stops waiting doesn't take the answer from the others.
+        return await asyncio.shield(asking)
+
+    async def _ask_for_cluster_queue(self, local_queue: str) -> Raw | None:
         try:
             found = await self.client.get(LOCAL_QUEUES, local_queue, self.settings.namespace) if local_queue else None
             name = fields.text(found, "spec", "clusterQueue")
-            queue = await self.client.get(CLUSTER_QUEUES, name) if name else None
+            return await self.client.get(CLUSTER_QUEUES, name) if name else None
         except DispatchError as error:
             _log.debug("the queue %s can't be looked at: %s", local_queue, error)
+            self._queues.pop(local_queue, None)
             return None
-        self._queues[local_queue] = (now, queue)
-        return queue

@@ -102,8 +102,10 @@ class MemoryClient(KubeClient):
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         """One object, or None."""
         fault = self._begin("get", resource, name)
-        found = self._objects.get((resource, namespace or "", name))
-        return self._end(fault, copy.deepcopy(found))
+        found = copy.deepcopy(self._objects.get((resource, namespace or "", name)))
+        # As on a network, others have their turn meanwhile.
+        await asyncio.sleep(0)
+        return self._end(fault, found)
 
     async def list(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_dispatch.adapters.kubeflow.adapter import KubeflowAdapter
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS, WORKLOADS
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import CLUSTER_QUEUES, PODS, TRAINJOBS, WORKLOADS
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import QueueMemory
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
 from airflow_provider_dispatch.adapters.registry import build_adapter
@@ -145,6 +145,23 @@ def test_a_job_that_can_never_fit_is_told_by_the_queues_arithmetic() -> None:
         before = len(client.requests)
         await adapter.inspect(ref)
         assert not {"LocalQueue", "ClusterQueue"} & {one.resource.kind for one in client.requests[before:]}
+
+    play(scenario, client)
+
+
+def test_many_who_look_at_once_ask_for_their_queue_once() -> None:
+    client = build_cluster()
+
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(nodes=3, resources={"cpu": "100m"}), deadline=SOON)
+        await adapter.open(ref, deadline=SOON)
+        (workload,) = client.peek_all(WORKLOADS)
+        workload["metadata"]["annotations"] = {}
+        workload["status"] = {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending"}]}
+        before = client.count("get", CLUSTER_QUEUES)
+        seen = await asyncio.gather(*(adapter.inspect(ref) for _ in range(5)))
+        assert {one.state for one in seen} == {State.QUEUED}
+        assert client.count("get", CLUSTER_QUEUES) == before + 1
 
     play(scenario, client)
 

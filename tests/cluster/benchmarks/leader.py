@@ -26,15 +26,19 @@ def look_after(bed: Bed, folder: Path) -> Iterator[None]:
 
 
 def find_leader(bed: Bed) -> int:
-    """Its process.
+    """Its process; waits for the next one when the last has just ended.
 
     :raises LookupError: it runs on another machine.
     """
+    return Waiter().wait_for(lambda: _find_holder(bed), timeout_seconds=60, what="a controller that leads")
+
+
+def _find_holder(bed: Bed) -> int | None:
     lease = bed.api.get("Lease", "dispatch-admission", namespace="dispatch-system", version="coordination.k8s.io/v1")
-    host, pid, _ = str(lease["spec"]["holderIdentity"]).rsplit("-", 2)
-    if host != os.uname().nodename or not Path("/proc", pid).exists():
+    host, pid, _ = str(lease["spec"].get("holderIdentity") or "-0-").rsplit("-", 2)
+    if host and host != os.uname().nodename:
         raise LookupError(f"the controller that leads runs on {host}, whose costs can't be read here")
-    return int(pid)
+    return int(pid) if Path("/proc", pid).exists() else None
 
 
 def read_costs(pid: int) -> tuple[float, int]:
