@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from typer import Option, Typer
 
@@ -14,9 +15,10 @@ from airflow_provider_dispatch.cli.exit_codes import ExitCode
 from airflow_provider_dispatch.cli.naming import JobName
 from airflow_provider_dispatch.cli.screen import View
 from airflow_provider_dispatch.cli.session import Session, fetch_person
+from airflow_provider_dispatch.cli.values import read_duration
 from airflow_provider_dispatch.cli.verb import add_verb
 from airflow_provider_dispatch.core.identity import JobID
-from airflow_provider_dispatch.exceptions import SpecError
+from airflow_provider_dispatch.exceptions import NotInstalledError, SpecError
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.adapters.kubeflow.vouching import Doubt
@@ -65,10 +67,48 @@ async def confirm(
     return ExitCode.FAILED if left else None
 
 
+async def lift(
+    session: Session,
+    name: JobName,
+    cluster: ClusterOptions,
+    *,
+    limit: Annotated[str, Option("--timeout", help="How long to look after the job.")] = "30s",
+) -> ExitCode | None:
+    """While no controller runs: do for one job, once, what it would do, by the same rules. Exit 1: pods are in doubt.
+
+    It takes the controller's Lease for as long, so that a controller that lives, or comes, is never acted beside.
+    """
+    seconds = read_duration("--timeout", limit).total_seconds()
+    job, keeper = _read_job(session, name), cluster.open_keeper(session)
+    session.if_interrupted = "the job is as the controller would have left it; the same call again goes on"
+    with session.screen.working("taking the controller's Lease and looking after the job"):
+        decided = await _load_look_after()(keeper.settings.model_dump(), job, limit_seconds=seconds)
+    async with keeper:
+        found = await keeper.fetch_doubts(job)
+    doubts = _view_doubts(found)
+    said = f"decided: {', '.join(decided)}" if decided else "nothing was to be decided"
+    plain = {"decided": list(decided), "doubts": doubts.plain}
+    session.screen.show(View(plain, doubts.columns, doubts.rows, (said, *doubts.notes)))
+    return ExitCode.FAILED if any(not one.is_there for one in found) else None
+
+
+def _load_look_after() -> Callable[..., Coroutine[object, object, tuple[str, ...]]]:
+    """The controller's own code, by name: the command and the controller are two programs that need not both be there.
+
+    :raises NotInstalledError: the controller's libraries are missing.
+    """
+    try:
+        module = importlib.import_module("airflow_provider_dispatch.controller.once")
+    except ModuleNotFoundError as error:
+        said = f"the controller's rules need {error.name}: pip install 'airflow-provider-dispatch[controller]'"
+        raise NotInstalledError(said) from error
+    return cast("Callable[..., Coroutine[object, object, tuple[str, ...]]]", module.look_after)
+
+
 def build_group() -> Typer:
     """The group."""
     made = Typer(no_args_is_help=True, help="Decide about pods whose end nobody saw.")
-    for verb in (show, confirm):
+    for verb in (show, confirm, lift):
         add_verb(made, verb)
     return made
 
