@@ -135,7 +135,7 @@ def replica(crew: Crew, lasting_replica: ControllerProcess) -> Iterator[Controll
 
 @pytest.fixture
 def stage(alone: Bed) -> KubeflowStage:
-    return KubeflowStage(alone, {"q": {"cpu": "1"}})
+    return KubeflowStage(alone, {"q": {}})
 
 
 # -- what a job goes through -------------------------------------------------------------------------------------------

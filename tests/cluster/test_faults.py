@@ -53,7 +53,7 @@ RECOVERY = timedelta(seconds=120)
 
 @pytest.fixture
 def stage(controlled_bed: Bed) -> KubeflowStage:
-    return KubeflowStage(controlled_bed, {"q": {"cpu": "1"}})
+    return KubeflowStage(controlled_bed, {"q": {}})
 
 
 def connect(at: KubeflowStage, kubeconfig: Path, **more: Any) -> DispatchAdapter:

@@ -129,12 +129,13 @@ class _Reader:
     async def read(self) -> AsyncGenerator[OutputLine]:
         """Everything that is there, or that comes until no more can come."""
         while True:
-            sight = await self._look()
-            async with aclosing(self._read_sight(sight)) as lines:
-                async for line in lines:
-                    yield line
-            if not self.request.follow or self._is_complete(sight):
-                return
+            sight = await self._try_look()
+            if sight is not None:
+                async with aclosing(self._read_sight(sight)) as lines:
+                    async for line in lines:
+                        yield line
+                if not self.request.follow or self._is_complete(sight):
+                    return
             await self._wait()
 
     async def _wait(self) -> None:
@@ -142,6 +143,18 @@ class _Reader:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS if self.is_broken else None):
                 await self.changes()
+
+    async def _try_look(self) -> _Sight | None:
+        """None while somebody who follows, and has seen the job once, can't reach the cluster."""
+        try:
+            sight = await self._look()
+        except UnavailableError:
+            if not self.request.follow or not self.role:
+                raise
+            self.is_broken = True
+            return None
+        self.is_broken = False
+        return sight
 
     async def _look(self) -> _Sight:
         objects = await fetch_objects(self.client, self.settings.namespace, self.ref)

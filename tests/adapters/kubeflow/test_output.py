@@ -19,7 +19,7 @@ from airflow_provider_dispatch.adapters.kubeflow.output import read_output
 from airflow_provider_dispatch.adapters.protocol import OutputRequest
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.exceptions import ConflictError, JobNotFoundError, ProtocolError, UnavailableError
-from tests.adapters.kubeflow.memory_client import MemoryClient
+from tests.adapters.kubeflow.memory_client import Fault, MemoryClient
 from tests.adapters.kubeflow.objects import SETTINGS, build_pod, build_ref, build_trainjob, place_job
 
 RUNNING = {"containerStatuses": [{"name": "node", "state": {"running": {"startedAt": "2026-03-01T12:00:00Z"}}}]}
@@ -137,6 +137,28 @@ def test_a_stream_that_breaks_goes_on_without_a_gap() -> None:
 
     lines = read(client, follow=True, scenes=[lambda: None, lambda: None, end])
     assert texts(lines) == [f"line {number}" for number in range(20)]
+
+
+def test_following_outlives_a_cluster_that_is_away() -> None:
+    client = place(log=stamp(1, 0, "before"))
+
+    def go_away() -> None:
+        client.faults += [Fault("list", PODS, UnavailableError("away")) for _ in range(2)]
+
+    def end() -> None:
+        put_pod(client, status=ENDED, log=stamp(1, 0, "before") + stamp(2, 0, "after"))
+        end_job(client)
+
+    lines = read(client, follow=True, scenes=[go_away, lambda: None, end])
+    assert texts(lines) == ["before", "after"]
+    assert client.faults == []
+
+
+def test_following_begins_with_a_cluster_that_answers() -> None:
+    client = place(log=stamp(1))
+    client.faults.append(Fault("list", PODS, UnavailableError("away")))
+    with pytest.raises(UnavailableError):
+        read(client, follow=True)
 
 
 def test_without_following_a_broken_stream_is_an_error() -> None:
