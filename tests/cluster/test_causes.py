@@ -48,6 +48,7 @@ SPREAD = [
 class CauseStage(KubeflowStage):
     """With runtimes whose pods differ, and an eye on what is left of a job."""
 
+    cpu_parts = 1
     runtimes: list[Manifest]
 
     async def set_up(self) -> None:
@@ -142,7 +143,7 @@ async def run(at: CauseStage, *behaviour: str, **more: Any) -> JobRef:
     return ref
 
 
-def tells(seen: Observation, state: State, cause: Cause, *parts: str, proof: str = "") -> Diagnosis:
+def assert_told(seen: Observation, state: State, cause: Cause, *parts: str, proof: str = "") -> Diagnosis:
     """Cause and proof, in words that a person can act on; the same in the exception.
 
     :param parts: of the sentence.
@@ -173,7 +174,7 @@ def test_a_rank_that_ends_badly_is_named_with_its_last_lines(stage, command, sai
         await at.tell(ref, "say the last thing it said", rank=1)
         await at.tell(ref, command, rank=1)
         seen = await at.see(ref, lambda o: o.state is State.FAILED and bool(o.last_lines))
-        told = tells(seen, State.FAILED, Cause.EXITED, f"rank 1 of node {said}", proof="terminated.exitCode")
+        told = assert_told(seen, State.FAILED, Cause.EXITED, f"rank 1 of node {said}", proof="terminated.exitCode")
         assert told.rank is not None
         assert (told.rank.rank, told.rank.exit_code, told.rank.signal) == (1, code, signal)
         assert told.last_lines[-1] == "the last thing it said"
@@ -188,7 +189,7 @@ def test_a_rank_that_takes_more_memory_than_it_asked_for_is_told_so(stage: Cause
         await at.tell(ref, "say it grows", rank=1)
         await at.tell(ref, "grow 300", rank=1)
         seen = await at.see(ref, lambda o: o.state is State.FAILED and bool(o.last_lines))
-        told = tells(seen, State.FAILED, Cause.OUT_OF_MEMORY, "rank 1 of node", "more memory", proof="OOMKilled")
+        told = assert_told(seen, State.FAILED, Cause.OUT_OF_MEMORY, "rank 1 of node", "more memory", proof="OOMKilled")
         assert told.last_lines[-1] == "it grows"
         await at.is_over(ref)
 
@@ -199,7 +200,7 @@ def test_a_command_that_does_not_exist_is_a_mistake_of_the_spec(stage: CauseStag
     async def scenario(at: CauseStage) -> None:
         ref = await start(at, "missing")
         seen = await at.reach(ref, State.FAILED)
-        tells(seen, State.FAILED, Cause.MISCONFIGURED, "missing-command-of-the-contract", proof="StartError")
+        assert_told(seen, State.FAILED, Cause.MISCONFIGURED, "missing-command-of-the-contract", proof="StartError")
         await at.is_over(ref)
 
     stage.play(scenario)
@@ -217,7 +218,7 @@ def test_an_image_that_cannot_be_had_is_told_while_the_job_starts(stage, policy:
         runtime = at.runtime(container={"imagePullPolicy": policy})
         ref = await start(at, image="localhost/there-is-none:1", runtime=runtime)
         seen = await at.until(ref, lambda o: o.cause is not None)
-        told = tells(seen, State.STARTING, Cause.IMAGE, "can't get its image", proof="waiting.reason")
+        told = assert_told(seen, State.STARTING, Cause.IMAGE, "can't get its image", proof="waiting.reason")
         assert told.evidence[0].value in reasons
         assert "localhost/there-is-none:1" in told.summary
 
@@ -228,7 +229,7 @@ def test_pods_that_no_node_takes_are_told_with_the_schedulers_words(stage: Cause
     async def scenario(at: CauseStage) -> None:
         ref = await start(at, runtime=at.runtime(nodeSelector={"example.com/zone": "moon"}))
         seen = await at.until(ref, lambda o: o.cause is not None)
-        tells(seen, State.STARTING, Cause.NO_CAPACITY, "finds no node", "node affinity", proof="PodScheduled")
+        assert_told(seen, State.STARTING, Cause.NO_CAPACITY, "finds no node", "node affinity", proof="PodScheduled")
 
     stage.play(scenario)
 
@@ -241,7 +242,7 @@ def test_a_quota_of_the_namespace_that_refuses_the_pods_is_named(stage: CauseSta
         )
         ref = await start(at)
         seen = await at.see(ref, lambda o: o.cause is not None)
-        tells(seen, State.STARTING, Cause.NO_CAPACITY, "exceeded quota: none", proof="FailedCreate")
+        assert_told(seen, State.STARTING, Cause.NO_CAPACITY, "exceeded quota: none", proof="FailedCreate")
 
     stage.play(scenario)
 
@@ -250,7 +251,7 @@ def test_a_job_that_its_queue_can_never_take_is_told_at_once(stage: CauseStage) 
     async def scenario(at: CauseStage) -> None:
         ref = await start(at, nodes=9)
         seen = await at.until(ref, lambda o: o.cause is not None)
-        tells(seen, State.QUEUED, Cause.NO_CAPACITY, "900m", "400m", proof="QuotaReserved")
+        assert_told(seen, State.QUEUED, Cause.NO_CAPACITY, "900m", "400m", proof="QuotaReserved")
 
     stage.play(scenario)
 
@@ -266,7 +267,7 @@ def test_a_drained_pod_ends_its_job(stage: CauseStage) -> None:
         path = f"/api/v1/namespaces/{at.namespace}/pods/{pod}/eviction"
         at.bed.api.request("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
         seen = await at.reach(ref, State.FAILED)
-        told = tells(seen, State.FAILED, Cause.EVICTED, "was taken from node", proof="EvictionByEvictionAPI")
+        told = assert_told(seen, State.FAILED, Cause.EVICTED, "was taken from node", proof="EvictionByEvictionAPI")
         assert pod in told.evidence[0].object
         await at.is_over(ref)
 
@@ -278,7 +279,7 @@ def test_a_node_that_is_gone_for_good_takes_its_job_with_it(shaky_stage: CauseSt
         ref = await run(at, nodes=2, runtime=at.runtime(topologySpreadConstraints=SPREAD))
         await asyncio.to_thread(at.bed.lose, LONELY)
         seen = await at.see(ref, lambda o: o.state is State.FAILED)
-        tells(seen, State.FAILED, Cause.NODE_LOST, LONELY, proof="DisruptionTarget")
+        assert_told(seen, State.FAILED, Cause.NODE_LOST, LONELY, proof="DisruptionTarget")
         await at.is_over(ref)
 
     shaky_stage.play(scenario)
@@ -291,9 +292,9 @@ def test_a_silent_node_is_told_first_and_its_pod_condemned_later_ends_the_others
         ref = await run(at, nodes=2, runtime=at.runtime(topologySpreadConstraints=SPREAD, tolerations=QUICK))
         await asyncio.to_thread(at.bed.pause, LONELY)
         silent = await at.until(ref, lambda o: o.cause is Cause.NODE_LOST and o.state is not State.FAILED)
-        tells(silent, State.RUNNING, Cause.NODE_LOST, LONELY, "does not answer", proof="ContainersReady")
+        assert_told(silent, State.RUNNING, Cause.NODE_LOST, LONELY, "does not answer", proof="ContainersReady")
         seen = await at.reach(ref, State.FAILED)
-        tells(seen, State.FAILED, Cause.NODE_LOST, LONELY, proof="DeletionByTaintManager")
+        assert_told(seen, State.FAILED, Cause.NODE_LOST, LONELY, proof="DeletionByTaintManager")
         await at.is_over(ref, but_on=LONELY)
 
     shaky_stage.play(scenario)
@@ -308,7 +309,7 @@ def test_a_job_preempted_too_often_has_failed_and_keeps_no_quota(stage: CauseSta
         await at.begun(ref, 1_000_001)
         other = await run(at, nodes=4, priority="high")
         seen = await at.reach(ref, State.FAILED)
-        tells(seen, State.FAILED, Cause.PREEMPTED, "preempted 1 times", "allows 0", proof="Preempted: 1")
+        assert_told(seen, State.FAILED, Cause.PREEMPTED, "preempted 1 times", "allows 0", proof="Preempted: 1")
         await at.is_over(ref)
         for rank in range(4):
             await at.tell(other, "exit 0", rank=rank)
@@ -343,7 +344,7 @@ def test_a_role_that_ends_before_it_is_ready_fails_those_that_wait_and_ends_thos
         await at.until(ref, lambda o: sum(role.running for role in o.ranks) == 2)
         await at.tell(ref, "exit 0", role="leader")
         seen = await at.reach(ref, State.FAILED)
-        tells(seen, State.FAILED, Cause.DEPENDENCY_FAILED, "leader ended before it was ready", proof="never True")
+        assert_told(seen, State.FAILED, Cause.DEPENDENCY_FAILED, "leader ended before it was ready", proof="never True")
         await at.is_over(ref)
         if not at.is_plain:
             await is_given_up(at, ref)
@@ -358,7 +359,7 @@ def test_a_limit_of_kueues_own_is_told_as_a_time_out(stage: CauseStage) -> None:
         at.bed.api.patch(at.trainjob(ref), label)
         await at.adapter.open(ref, deadline=soon())
         seen = await at.reach(ref, State.FAILED)
-        tells(
+        assert_told(
             seen, State.FAILED, Cause.TIMEOUT, "Kueue gave it up", proof="DeactivatedDueToMaximumExecutionTimeExceeded"
         )
         await at.is_over(ref)
@@ -373,7 +374,7 @@ def test_a_stopped_job_is_gone_for_the_reason_that_was_given(stage: CauseStage) 
     async def scenario(at: CauseStage) -> None:
         ref = await run(at)
         await at.adapter.stop(ref.job, reason="no longer wanted", deadline=soon())
-        tells(await at.adapter.inspect(ref), State.GONE, Cause.STOPPED, "no longer wanted")
+        assert_told(await at.adapter.inspect(ref), State.GONE, Cause.STOPPED, "no longer wanted")
 
     stage.play(scenario)
 
@@ -383,8 +384,8 @@ def test_a_job_deleted_by_hand_is_told_from_a_stopped_one(stage: CauseStage) -> 
         ref = await run(at, "slow", "3", grace_period=timedelta(seconds=10))
         at.bed.api.delete(at.trainjob(ref))
         going = await at.until(ref, lambda o: o.state is not State.RUNNING)
-        tells(going, State.STOPPING, Cause.DELETED, "by somebody else")
+        assert_told(going, State.STOPPING, Cause.DELETED, "by somebody else")
         seen = await at.reach(ref, State.GONE)
-        tells(seen, State.GONE, Cause.DELETED, "nobody asked for a stop")
+        assert_told(seen, State.GONE, Cause.DELETED, "nobody asked for a stop")
 
     stage.play(scenario)

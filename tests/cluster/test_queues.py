@@ -30,7 +30,13 @@ QUIET_SECONDS = 5.0
 FAIR_SHARING = {"fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]}}
 
 
-class CohortStage(KubeflowStage):
+class QueueStage(KubeflowStage):
+    """With the amounts that a scenario names: what is told of them is compared."""
+
+    cpu_parts = 1
+
+
+class CohortStage(QueueStage):
     """Its queues lend to each other what they don't use, and take it back."""
 
     def _build_queues(self) -> list[Manifest]:
@@ -46,12 +52,12 @@ class CohortStage(KubeflowStage):
 
 
 @pytest.fixture
-def four_rooms(controlled_bed: Bed) -> KubeflowStage:
+def four_rooms(controlled_bed: Bed) -> QueueStage:
     """A queue with room for four small ranks."""
-    return KubeflowStage(controlled_bed, {"q": {"cpu": "400m"}})
+    return QueueStage(controlled_bed, {"q": {"cpu": "400m"}})
 
 
-async def start(at: KubeflowStage, *behaviour: str, nodes: int = 1, **more: Any) -> JobRef:
+async def start(at: QueueStage, *behaviour: str, nodes: int = 1, **more: Any) -> JobRef:
     """A job of small ranks, its gate open."""
     spec = at.spec(*(behaviour or ("run",)), **({"queue": "q", "resources": SMALL, "nodes": nodes} | more))
     ref = await at.start(spec)
@@ -59,19 +65,19 @@ async def start(at: KubeflowStage, *behaviour: str, nodes: int = 1, **more: Any)
     return ref
 
 
-async def finish(at: KubeflowStage, ref: JobRef, nodes: int) -> None:
+async def finish(at: QueueStage, ref: JobRef, nodes: int) -> None:
     for rank in range(nodes):
         await at.tell(ref, "exit 0", rank=rank)
     await at.reach(ref, State.SUCCEEDED)
 
 
-def count_pods(at: KubeflowStage, ref: JobRef) -> int:
+def count_pods(at: QueueStage, ref: JobRef) -> int:
     """Pods of the job, gated ones included: a pod that waits for its gang holds a place in it."""
     label = f"labelSelector=dispatch.phpboyscout.uk/job={ref.job.lower()}"
     return len(at.bed.api.get("Pod", namespace=at.namespace, query=label)["items"])
 
 
-def read_usage(at: KubeflowStage, queue: str = "q") -> Mapping[str, str]:
+def read_usage(at: QueueStage, queue: str = "q") -> Mapping[str, str]:
     """What Kueue counts as used: resource → amount."""
     status = at.bed.api.get("ClusterQueue", f"{at.namespace}-{queue}", version=objects.KUEUE_VERSION)["status"]
     (flavor,) = status["flavorsReservation"]
@@ -82,7 +88,7 @@ def is_waiting_for(part: str) -> Any:
     return lambda seen: seen.pending is not None and part in seen.pending.message
 
 
-async def run_and_wait(at: KubeflowStage, jobs: list[JobRef]) -> tuple[JobRef, JobRef, Observation]:
+async def run_and_wait(at: QueueStage, jobs: list[JobRef]) -> tuple[JobRef, JobRef, Observation]:
     """The one of two that Kueue let in, the other, and what is told of that."""
     done = {asyncio.create_task(at.reach(ref, State.RUNNING)): ref for ref in jobs}
     first, rest = await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
@@ -96,8 +102,8 @@ async def run_and_wait(at: KubeflowStage, jobs: list[JobRef]) -> tuple[JobRef, J
 # -- all or none -------------------------------------------------------------------------------------------------------
 
 
-def test_two_jobs_that_fit_alone_and_not_together_never_hold_half_of_the_room_each(four_rooms: KubeflowStage) -> None:
-    async def scenario(at: KubeflowStage) -> None:
+def test_two_jobs_that_fit_alone_and_not_together_never_hold_half_of_the_room_each(four_rooms: QueueStage) -> None:
+    async def scenario(at: QueueStage) -> None:
         jobs = await asyncio.gather(*(start(at, nodes=3) for _ in range(2)))
         running, waiting, seen = await run_and_wait(at, list(jobs))
         assert (seen.state, seen.cause) == (State.QUEUED, None)
@@ -113,6 +119,7 @@ def test_two_jobs_that_fit_alone_and_not_together_never_hold_half_of_the_room_ea
         assert up.ranks[0].running == 3
         assert up.execution is not None
         assert up.execution.epoch == 1_000_001
+        assert up.observed_at is not None
         assert up.clocks.queued.elapsed(up.observed_at) >= timedelta(seconds=QUIET_SECONDS)
 
     four_rooms.play(scenario)
@@ -121,7 +128,7 @@ def test_two_jobs_that_fit_alone_and_not_together_never_hold_half_of_the_room_ea
 def test_two_gangs_of_four_on_five_nodes_submitted_at_once_do_not_lock_each_other_out(controlled_bed: Bed) -> None:
     """The deadlock that pods scheduled one by one run into: three nodes for one, two for the other, for ever."""
 
-    async def scenario(at: KubeflowStage) -> None:
+    async def scenario(at: QueueStage) -> None:
         jobs = [await at.start(at.spec("run", queue="q", nodes=4, resources=SMALL)) for _ in range(2)]
         await asyncio.gather(*(at.adapter.open(ref, deadline=soon()) for ref in jobs))
         running, waiting, _ = await run_and_wait(at, jobs)
@@ -131,13 +138,13 @@ def test_two_gangs_of_four_on_five_nodes_submitted_at_once_do_not_lock_each_othe
         await at.reach(waiting, State.RUNNING)
         await finish(at, waiting, 4)
 
-    KubeflowStage(controlled_bed, {"q": {"cpu": "500m"}}).play(scenario)
+    QueueStage(controlled_bed, {"q": {"cpu": "500m"}}).play(scenario)
 
 
 def test_a_job_larger_than_the_room_beside_a_smaller_one_starts_none_of_its_ranks(controlled_bed: Bed) -> None:
     """Four and six ranks ask for five slots: the four run, nothing of the six does, and it says why at once."""
 
-    async def scenario(at: KubeflowStage) -> None:
+    async def scenario(at: QueueStage) -> None:
         began = time.monotonic()
         six, four = await start(at, nodes=6), await start(at, nodes=4)
         seen = await at.until(six, lambda o: o.cause is not None)
@@ -153,11 +160,11 @@ def test_a_job_larger_than_the_room_beside_a_smaller_one_starts_none_of_its_rank
         assert count_pods(at, six) == 0
         assert (await at.adapter.inspect(six)).cause is Cause.NO_CAPACITY
 
-    KubeflowStage(controlled_bed, {"q": {"cpu": "500m"}}).play(scenario)
+    QueueStage(controlled_bed, {"q": {"cpu": "500m"}}).play(scenario)
 
 
-def test_a_larger_quota_lets_in_what_could_never_fit(four_rooms: KubeflowStage) -> None:
-    async def scenario(at: KubeflowStage) -> None:
+def test_a_larger_quota_lets_in_what_could_never_fit(four_rooms: QueueStage) -> None:
+    async def scenario(at: QueueStage) -> None:
         ref = await start(at, nodes=6)
         await at.until(ref, lambda o: o.cause is Cause.NO_CAPACITY)
         at.queues = {"q": {"cpu": "600m"}}
@@ -172,9 +179,9 @@ def test_a_larger_quota_lets_in_what_could_never_fit(four_rooms: KubeflowStage) 
 
 
 def test_a_preempted_job_gets_its_grace_is_queued_again_and_goes_on_under_a_higher_epoch(
-    four_rooms: KubeflowStage,
+    four_rooms: QueueStage,
 ) -> None:
-    async def scenario(at: KubeflowStage) -> None:
+    async def scenario(at: QueueStage) -> None:
         victim = await start(at, "slow", "3", nodes=3, priority="low", grace_period=20)
         await at.reach(victim, State.RUNNING)
         await at.begun(victim, 1_000_001)
@@ -199,14 +206,14 @@ def test_a_preempted_job_gets_its_grace_is_queued_again_and_goes_on_under_a_high
     four_rooms.play(scenario)
 
 
-def read_graces(at: KubeflowStage, ref: JobRef, rank: int) -> list[float]:
+def read_graces(at: QueueStage, ref: JobRef, rank: int) -> list[float]:
     """Seconds from TERM to the end of its own accord, once for each time that it was asked to end."""
     path = at.find_control(ref.job) / f"{ref.job}-node-{rank}.graces"
     return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_more_important_job_overtakes_those_that_wait(four_rooms: KubeflowStage) -> None:
-    async def scenario(at: KubeflowStage) -> None:
+def test_a_more_important_job_overtakes_those_that_wait(four_rooms: QueueStage) -> None:
+    async def scenario(at: QueueStage) -> None:
         running = await start(at, nodes=4, priority="high")
         await at.reach(running, State.RUNNING)
         low = await start(at, nodes=4, priority="low")
@@ -221,8 +228,8 @@ def test_a_more_important_job_overtakes_those_that_wait(four_rooms: KubeflowStag
     four_rooms.play(scenario)
 
 
-def test_of_equal_jobs_none_is_preempted(four_rooms: KubeflowStage) -> None:
-    async def scenario(at: KubeflowStage) -> None:
+def test_of_equal_jobs_none_is_preempted(four_rooms: QueueStage) -> None:
+    async def scenario(at: QueueStage) -> None:
         first = await start(at, nodes=4, priority="high")
         await at.reach(first, State.RUNNING)
         second = await start(at, nodes=4, priority="high")
@@ -291,5 +298,5 @@ def test_two_queues_of_a_cohort_share_fairly_what_belongs_to_neither(fair_bed: B
     CohortStage(fair_bed, {"a": {"cpu": "0"}, "b": {"cpu": "0"}, "idle": {"cpu": "400m"}}).play(scenario)
 
 
-async def count_running(at: KubeflowStage, jobs: list[JobRef]) -> int:
+async def count_running(at: QueueStage, jobs: list[JobRef]) -> int:
     return sum([(await at.adapter.inspect(ref)).state is State.RUNNING for ref in jobs])

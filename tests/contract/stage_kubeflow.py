@@ -18,6 +18,7 @@ from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
 from airflow_provider_dispatch.adapters.registry import build_adapter
 from airflow_provider_dispatch.core.identity import JobID, build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.quantity import parse_quantity
 from airflow_provider_dispatch.exceptions import DispatchError
 from tests.cluster.testbed import objects
@@ -29,12 +30,6 @@ from tests.contract.stage_processes import RANK, ProcessStage
 ANY_QUEUES = ("a", "b")
 """Those that scenarios without limits name."""
 PLENTY = {"cpu": "50", "memory": "50Gi", objects.SLOT: "1000"}
-
-
-def scale_cpu(amounts: Mapping[str, str | int]) -> dict[str, str | int]:
-    """A twentieth of each CPU: scenarios speak of whole ones, and many of them share two small nodes."""
-    millicores = {"cpu": f"{max(parse_quantity('cpu', amounts['cpu']) // 20, 1)}m"} if "cpu" in amounts else {}
-    return {**amounts, **millicores}
 
 
 class KubeflowStage(ProcessStage):
@@ -50,6 +45,8 @@ class KubeflowStage(ProcessStage):
     hold_span = timedelta(seconds=30)
     limit = timedelta(seconds=240)
     slot = objects.SLOT
+    cpu_parts = 20
+    """A job gets one of so many parts of a CPU: scenarios speak of whole ones, and many share two small nodes."""
     differences = frozenset(
         {
             Difference.NO_POSITION,
@@ -90,7 +87,12 @@ class KubeflowStage(ProcessStage):
 
     def _name_resources(self, quota: Mapping[str, str | int]) -> dict[str, str | int]:
         named = {self.slot if resource == ProcessStage.slot else resource: amount for resource, amount in quota.items()}
-        return scale_cpu(named)
+        return self._scale_cpu(named)
+
+    def _scale_cpu(self, amounts: Mapping[str, str | int]) -> dict[str, str | int]:
+        if "cpu" not in amounts or self.cpu_parts == 1:
+            return dict(amounts)
+        return {**amounts, "cpu": f"{max(parse_quantity('cpu', amounts['cpu']) // self.cpu_parts, 1)}m"}
 
     def _build(self) -> DispatchAdapter:
         queue = {} if self.is_plain else {"queue": next(iter(self.queues or {objects.LOCAL_QUEUE: {}}))}
@@ -123,6 +125,12 @@ class KubeflowStage(ProcessStage):
         """In the same namespace."""
         return self._build()
 
+    def spec(self, *behaviour: str, **fields: object) -> JobSpec:
+        """Of a job whose queue is as much smaller."""
+        if isinstance(asked := fields.get("resources"), Mapping):
+            fields["resources"] = self._scale_cpu(asked)
+        return super().spec(*behaviour, **fields)
+
     def role(self, *behaviour: str, **fields: object) -> dict[str, object]:
         """Ranks run ``rank.py``, whose text is their argument: the image has nothing but Python."""
         command = ["python3", "-c", RANK.read_text(), *behaviour]
@@ -132,7 +140,7 @@ class KubeflowStage(ProcessStage):
             # Kubernetes counts whole seconds.
             fields["readiness"] = {**fields["readiness"], "period": 1}
         if isinstance(asked := fields.get("resources"), Mapping):
-            fields["resources"] = scale_cpu(asked)
+            fields["resources"] = self._scale_cpu(asked)
         return {"command": command, **fields}
 
     def ready_command(self) -> list[str]:
