@@ -38,7 +38,7 @@ from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.objects import LOCAL_QUEUE, RUNTIME, build_namespace, build_queue
 
 PATIENCE_SECONDS = 180.0
-GONE_SECONDS = 300.0
+GONE_SECONDS = 1800.0
 SMALL = {"cpu": "10m", "memory": "16Mi"}
 FOREVER = ["python3", "-u", "-c", "import time, signal; signal.signal(15, lambda *_: exit(143)); time.sleep(3600)"]
 

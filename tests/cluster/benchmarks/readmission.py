@@ -27,7 +27,7 @@ from tests.cluster.testbed.bed import Bed
 
 AIM_MS = 250.0
 SLOW_TO_END = ["python3", "-u", "-c", "import time, signal; signal.signal(15, signal.SIG_IGN); time.sleep(3600)"]
-GRACE_SECONDS = 6
+GRACE_SECONDS = 10
 
 
 @dataclass
@@ -44,6 +44,7 @@ class _Log:
     ready: float = 0.0
     echo: float = 0.0
     is_released: bool = False
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
     all_gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note_pod(self, kind: str, pod: Raw) -> None:
@@ -56,6 +57,8 @@ class _Log:
                 self.all_gone.set()
         else:
             self.pods.add(fields.uid(pod))
+            if fields.is_deleting(pod):
+                self.ending.set()
 
     @property
     def wait(self) -> float:
@@ -111,6 +114,8 @@ async def _play_round(place: Place, ref: JobRef) -> _Log:
     ]
     try:
         hold = await place.hold(ref)
+        # Released at once, Kueue might not have noticed the hold at all.
+        await asyncio.wait_for(log.ending.wait(), PATIENCE_SECONDS)
         log.is_released = True
         await place.adapter.release(ref, hold, deadline=soon())
         await asyncio.wait_for(_await_ready(log, watches), PATIENCE_SECONDS)
