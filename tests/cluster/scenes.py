@@ -35,7 +35,8 @@ def is_in(*states: State) -> Callable[[Observation], bool]:
 def running(seen: ObjectSet) -> int:
     """Pods whose container runs and that nobody has deleted."""
     return sum(
-        bool(fields.mapping(pod, "status", "containerStatuses", 0, "state", "running")) and not fields.is_deleting(pod)
+        any(fields.mapping(one, "state", "running") for one in fields.items(pod, "status", "containerStatuses")[:1])
+        and not fields.is_deleting(pod)
         for pod in seen.pods
     )
 

@@ -27,56 +27,51 @@ class Condition:
     at: datetime | None = None
 
 
-def dig(raw: object, *path: str | int) -> Any:
-    """The value at a path of keys and indices, or None."""
+def dig(raw: object, *path: str) -> Any:
+    """The value at a path of keys, or None."""
     for step in path:
-        if isinstance(step, int):
-            if not isinstance(raw, list) or not -len(raw) <= step < len(raw):
-                return None
-            raw = raw[step]
-        elif isinstance(raw, Mapping):
-            raw = raw.get(step)
-        else:
+        if not isinstance(raw, Mapping):
             return None
+        raw = raw.get(step)
     return raw
 
 
-def text(raw: object, *path: str | int) -> str:
+def text(raw: object, *path: str) -> str:
     """The text there; empty for anything else."""
     value = dig(raw, *path)
     return value if isinstance(value, str) else ""
 
 
-def number(raw: object, *path: str | int) -> int:
+def number(raw: object, *path: str) -> int:
     """The whole number there; 0 for anything else."""
     value = dig(raw, *path)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def flag(raw: object, *path: str | int, default: bool = False) -> bool:
+def flag(raw: object, *path: str, default: bool = False) -> bool:
     """The boolean there."""
     value = dig(raw, *path)
     return value if isinstance(value, bool) else default
 
 
-def items(raw: object, *path: str | int) -> list[Raw]:
+def items(raw: object, *path: str) -> list[Raw]:
     """The mappings in the list there."""
     value = dig(raw, *path)
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-def mapping(raw: object, *path: str | int) -> Raw:
+def mapping(raw: object, *path: str) -> Raw:
     """The mapping there; an empty one for anything else."""
     value = dig(raw, *path)
     return value if isinstance(value, Mapping) else {}
 
 
-def texts(raw: object, *path: str | int) -> dict[str, str]:
+def texts(raw: object, *path: str) -> dict[str, str]:
     """The mapping of texts there, such as labels."""
     return {str(key): value for key, value in mapping(raw, *path).items() if isinstance(value, str)}
 
 
-def moment(raw: object, *path: str | int) -> datetime | None:
+def moment(raw: object, *path: str) -> datetime | None:
     """The time there, aware; None for anything else."""
     return parse_time(text(raw, *path))
 

@@ -171,16 +171,19 @@ def _sort_roles(spec: JobSpec) -> list[RoleSpec]:
 
 
 def _is_initializer(job: Raw) -> bool:
-    step = fields.label(fields.mapping(job, "template"), words.ANCESTOR_STEP_LABEL)
-    return step.endswith("-initializer") or fields.text(job, "name").endswith("-initializer")
+    return _read_step(job).endswith("-initializer") or fields.text(job, "name").endswith("-initializer")
+
+
+def _read_step(job: Raw) -> str:
+    return fields.label(fields.mapping(job, "template"), words.ANCESTOR_STEP_LABEL)
 
 
 def _find_template(trainers: dict[str, Raw]) -> Raw:
     """The template of a role that the runtime doesn't name: its ``node``, or whatever trains in it."""
-    for job in trainers.values():
-        if fields.label(fields.mapping(job, "template"), words.ANCESTOR_STEP_LABEL) == words.TRAINER_STEP:
-            return trainers.get(words.NODE_CONTAINER) or job
-    return trainers.get(words.NODE_CONTAINER) or next(iter(trainers.values()))
+    if words.NODE_CONTAINER in trainers:
+        return trainers[words.NODE_CONTAINER]
+    marked = (job for job in trainers.values() if _read_step(job) == words.TRAINER_STEP)
+    return next(marked, next(iter(trainers.values())))
 
 
 def _check_names(request: StartRequest, initializers: Sequence[str], trainers: dict[str, Raw]) -> None:

@@ -164,7 +164,8 @@ def read_ref(raw: object) -> JobRef:
 def read_submission(trainjob: Raw) -> Submission:
     """A TrainJob of ours, also one that another implementation of the contract made.
 
-    :raises ProtocolError: none of ours, or an annotation that can't be read; the message names it.
+    :raises ProtocolError: none of ours, or an annotation that can't be read, or without a spec the trainer; the
+        message names it.
     """
     ref = read_ref(trainjob)
     notes = fields.texts(trainjob, "metadata", "annotations")
@@ -201,10 +202,13 @@ def _guess_spec(trainjob: Raw) -> JobSpec:
     """Of a TrainJob that carries no spec of ours: what its trainer says."""
     trainer = fields.mapping(trainjob, "spec", "trainer")
     parts = [part for key in ("command", "args") if isinstance(part := trainer.get(key), list)]
-    return JobSpec(
-        command=[str(word) for part in parts for word in part] or ["unknown"],
-        nodes=fields.number(trainer, "numNodes") or 1,
-        image=fields.text(trainer, "image") or None,
-        queue=fields.label(trainjob, words.QUEUE_LABEL) or None,
-        runtime=fields.text(trainjob, "spec", "runtimeRef", "name") or None,
-    )
+    try:
+        return JobSpec(
+            command=[str(word) for part in parts for word in part] or ["unknown"],
+            nodes=fields.number(trainer, "numNodes") or 1,
+            image=fields.text(trainer, "image") or None,
+            queue=fields.label(trainjob, words.QUEUE_LABEL) or None,
+            runtime=fields.text(trainjob, "spec", "runtimeRef", "name") or None,
+        )
+    except SpecError as error:
+        raise ProtocolError(f"{fields.name(trainjob)} carries no spec, and its trainer is none: {error}") from error

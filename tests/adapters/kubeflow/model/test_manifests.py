@@ -330,6 +330,13 @@ def test_a_runtime_with_one_odd_kind_of_pod_is_a_template_too() -> None:
     assert rank(built)["name"] == "node"
 
 
+@pytest.mark.parametrize(("marked", "taken"), [(None, "x"), ("y", "y")])
+def test_without_a_node_the_template_is_what_is_marked_as_training_else_the_first(marked, taken: str) -> None:
+    given = [node(name, "trainer" if name == marked else None, tolerations=[{"key": name}]) for name in ("x", "y")]
+    built = build_runtime(request(roles=[role("x"), role("y"), role("new")]), runtime(*given), KUEUE)
+    assert [pods(built, name)["spec"]["tolerations"][0]["key"] for name in ("x", "y", "new")] == ["x", "y", taken]
+
+
 def test_a_command_goes_through_unchanged() -> None:
     asked = request(
         command=["sh", "-c", "echo $(HOME) $$ 5$"], readiness={"command": ["test", "$(X)"]}, env={"PRICE": "$9"}
@@ -476,6 +483,11 @@ def test_no_image_at_all_is_told() -> None:
     del job["template"]["spec"]["template"]["spec"]["containers"][0]["image"]
     with pytest.raises(SpecError, match="neither role 'node'"):
         build_runtime(request(), runtime(job), KUEUE)
+
+
+def test_a_template_without_a_container_is_told() -> None:
+    with pytest.raises(SpecError, match="no container in its trainer's pod template"):
+        build_runtime(request(), runtime(node(containers=[])), KUEUE)
 
 
 def test_the_runtime_goes_with_its_trainjob_and_never_keeps_it() -> None:

@@ -81,3 +81,12 @@ def test_a_workload_tells_what_each_of_its_roles_asks_for() -> None:
         "node": RoleRequest(2, {"cpu": 161, "memory": 2 * MIB}),
         "odd": RoleRequest(1, {}),
     }
+
+
+@pytest.mark.parametrize("amount", ["a lot", "1Zi", None, {}])
+def test_an_amount_that_can_not_be_read_asks_for_nothing(amount: object) -> None:
+    pod = {"containers": [{"resources": {"requests": {"cpu": amount, "memory": "1Mi"}}}]}
+    workload = {"spec": {"podSets": [{"name": "node", "count": 1, "template": {"spec": pod}}]}}
+    asked = read_role_requests(workload)
+    assert asked == {"node": RoleRequest(1, {"cpu": 0, "memory": MIB})}
+    assert explain_misfit(TUTORIAL, asked) is None

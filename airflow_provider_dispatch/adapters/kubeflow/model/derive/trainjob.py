@@ -85,10 +85,11 @@ def _read_submission(trainjob: Raw, name: str, problems: list[Evidence]) -> Subm
 
 def _read_what_is_sound(trainjob: Raw, name: str, problems: list[Evidence]) -> Submission:
     notes = fields.texts(trainjob, "metadata", "annotations")
+    placeholder = {words.SPEC_ANNOTATION: _UNREADABLE_SPEC.model_dump_json(exclude_defaults=True)}
     sound: dict[str, str] = {}
     for key in sorted(note for note in notes if note.startswith(words.DOMAIN)):
         try:
-            _check(read_submission(_with_annotations(trainjob, {key: notes[key]})))
+            _check(read_submission(_with_annotations(trainjob, placeholder | {key: notes[key]})))
         except ProtocolError as error:
             problems.append(Evidence(name, key, str(error)))
         else:
@@ -96,9 +97,8 @@ def _read_what_is_sound(trainjob: Raw, name: str, problems: list[Evidence]) -> S
     try:
         return read_submission(_with_annotations(trainjob, sound))
     except ProtocolError as error:
-        problems.append(Evidence(name, words.SPEC_ANNOTATION, str(error)))
-        placeholder = _UNREADABLE_SPEC.model_dump_json(exclude_defaults=True)
-        return read_submission(_with_annotations(trainjob, sound | {words.SPEC_ANNOTATION: placeholder}))
+        problems.append(Evidence(name, "spec.trainer", str(error)))
+        return read_submission(_with_annotations(trainjob, sound | placeholder))
 
 
 def _check(submission: Submission) -> Submission:

@@ -13,7 +13,9 @@ from airflow_provider_dispatch.adapters.kubeflow.model.submission import dump
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, Hold, HoldBook
 from airflow_provider_dispatch.core.state import Cause, State
 from tests.adapters.kubeflow.model.derive.builders import (
+    NAME,
     NOW,
+    Manifest,
     condition,
     derive,
     jobset,
@@ -210,6 +212,42 @@ def test_what_the_trainjob_says_of_its_own_failure(reason: str, cause: Cause) ->
     seen = derive(trainjob(condition("Failed", reason=reason, message="so")), jobset=None)
     assert (seen.state, seen.cause) == (State.FAILED, cause)
     assert seen.evidence[0].field == "Failed"
+
+
+def failed_job(name: str, reason: str, at: float) -> Manifest:
+    failed = condition("Failed", reason=reason, message=f"{name} failed", at=at)
+    return {"kind": "Job", "metadata": {"name": name}, "status": {"conditions": [failed]}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"), [("DeadlineExceeded", Cause.TIMEOUT), ("BackoffLimitExceeded", Cause.UNKNOWN)]
+)
+def test_a_failure_without_its_pods_is_explained_by_the_job_that_failed_first(reason: str, cause: Cause) -> None:
+    unfailed = {"kind": "Job", "metadata": {"name": "a"}}
+    jobs = [unfailed, failed_job("b", "Other", 10), failed_job("d", "Other", 20), failed_job("c", reason, 20)]
+    seen = derive(trainjob(condition("Failed", reason="FailedJobs", message="jobset failed")), None, *jobs)
+    assert (seen.state, seen.cause, seen.detail) == (State.FAILED, cause, "c failed")
+    assert [(proof.object, proof.field) for proof in seen.evidence][1:] == [("job c", "Failed")]
+
+
+def test_the_set_tells_an_end_before_trainer_and_kueue_do() -> None:
+    failed = derive(jobset(condition("Failed", reason="FailedJobs", message="jobset failed")), trainjob())
+    assert (failed.state, failed.cause, failed.detail) == (State.FAILED, Cause.UNKNOWN, "jobset failed")
+    assert failed.evidence[0].object == f"jobset {NAME}"
+    assert derive(jobset(condition("Completed", reason="AllJobsCompleted"))).state is State.SUCCEEDED
+
+
+def test_a_success_that_kueue_alone_remembers_is_one() -> None:
+    done = derive(trainjob(), workload(condition("Finished", reason="Succeeded", at=40)), jobset=None)
+    assert done.state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("stamp", ["so soon", "0001-01-01T00:00:00Z"])
+def test_a_pod_deleted_nobody_knows_when_was_told_to_end_before_it_did(stamp: str) -> None:
+    gone = pod(0, phase="Failed", exit=143, deleted=20)
+    gone["metadata"]["deletionTimestamp"] = stamp
+    seen = derive(gone, pod(1))
+    assert (seen.state, seen.failed_rank) == (State.STARTING, None)
 
 
 def test_a_job_that_can_not_be_begun_is_misconfigured() -> None:

@@ -328,6 +328,51 @@ def test_what_can_not_be_read_is_evidence_and_hides_nothing_else(key: str) -> No
     assert seen.ref.job == JOB
 
 
+def test_a_stamp_without_a_time_zone_can_not_be_compared_and_so_not_be_read() -> None:
+    naive = '{"running": {"since": "2030-01-01T11:00:00", "accumulated": 0}}'
+    seen = derive(trainjob(clocks=naive), pod(0), pod(1))
+    assert seen.state is State.UNKNOWN
+    assert [(proof.field, proof.value) for proof in seen.evidence] == [
+        (words.CLOCKS_ANNOTATION, "a stamp has no time zone")
+    ]
+
+
+def test_a_broken_ledger_is_evidence() -> None:
+    broken = ledger()
+    broken["data"] = {"ledger": "{rubbish"}
+    seen = derive(broken, pod(0), pod(1))
+    assert (seen.state, seen.cause) == (State.UNKNOWN, Cause.UNKNOWN)
+    assert [(proof.object, proof.field) for proof in seen.evidence] == [(f"configmap dj-{JOB.lower()}", "data")]
+
+
+@pytest.mark.parametrize(
+    ("label", "stamp"), [(words.JOB_LABEL, "not-an-id"), (words.JOB_LABEL, ""), (words.SUBMISSION_LABEL, "0")]
+)
+def test_a_trainjob_whose_labels_do_not_say_whose_it_is_is_unknown(label: str, stamp: str) -> None:
+    odd = trainjob()
+    odd["metadata"]["labels"][label] = stamp
+    seen = derive(odd, pod(0), pod(1))
+    assert (seen.state, seen.execution) == (State.UNKNOWN, None)
+    assert [proof.field for proof in seen.evidence] == [words.JOB_LABEL]
+    assert (seen.ref.uid, seen.ref.place) == ("tj", "ns")
+
+
+@pytest.mark.parametrize("trainer", [{"numNodes": -1}, {"command": ["a\0"]}, {"args": [""]}])
+def test_without_a_spec_a_trainer_that_is_none_is_evidence_and_hides_no_hold(trainer: dict[str, object]) -> None:
+    foreign = trainjob(holds=dump(BOOK))
+    del foreign["metadata"]["annotations"][words.SPEC_ANNOTATION]
+    foreign["spec"]["trainer"] = trainer
+    seen = derive(foreign, workload(active=False))
+    assert (seen.state, seen.holds) == (State.HELD, BOOK.active)
+    running = derive(foreign | {"metadata": trainjob()["metadata"] | {"annotations": {}}}, pod(0))
+    assert (running.state, [proof.field for proof in running.evidence]) == (State.UNKNOWN, ["spec.trainer"])
+
+
+@pytest.mark.parametrize("stamp", [f"{JOB}.2.4.9.9", f"{JOB}.1.4.x.1", f"{JOB}.1.4.9", "rubbish", ""])
+def test_a_stamp_that_is_not_of_this_submission_names_no_execution(stamp: str) -> None:
+    assert derive(pod(0, attempt=stamp), pod(1)).execution is None
+
+
 @pytest.mark.parametrize(
     ("objects", "clock", "seconds"),
     [
