@@ -89,7 +89,7 @@ def test_setup_answers_programs(dispatch: Caller) -> None:
 
 def test_setup_of_another_instance_tells_what_connections_need(dispatch: Caller, client: SetupClient) -> None:
     answer = dispatch("setup", "--apply", "--instance", "blue")
-    assert "admission_check: blue-admission, lease_namespace: blue-system, lease_name: blue-admission" in answer.out
+    assert "admission_check: blue-admission, lease_namespace: blue-system" in answer.out
     assert client.peek(ADMISSION_CHECKS, "blue-admission", "") is not None
 
 

@@ -55,7 +55,7 @@ class Installation:
         """Of a controller."""
         return (
             *("--namespace", self.jobs, "--admission-check", self.check),
-            *("--lease-namespace", self.terms.system_namespace, "--lease-name", self.check),
+            *("--lease-namespace", self.terms.system_namespace),
         )
 
     def user(self, namespace: str, account: str) -> str:

@@ -130,8 +130,13 @@ def _load(path: str) -> list[Manifest]:
 
 
 def _rename(value: Any, name: str) -> Any:
-    """Every name that begins with ours begins with another one. A domain or an image of that name stays."""
+    """Every name that begins with ours begins with another one. A domain or an image of that name stays.
+
+    So does the Lease: its namespace tells it from others, and connections ask for no more.
+    """
     match value:
+        case {"resources": ["leases"]}:
+            return value
         case dict():
             return {key: inner if key == "image" else _rename(inner, name) for key, inner in value.items()}
         case list():

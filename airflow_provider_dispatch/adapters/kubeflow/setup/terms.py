@@ -79,17 +79,13 @@ class SetupTerms:
 
     @property
     def admission_check(self) -> str:
-        """Our AdmissionCheck, and the controller's Lease."""
+        """Our AdmissionCheck."""
         return f"{self.name}-admission"
 
     @property
     def names(self) -> dict[str, str]:
         """What a connection must say of it; the defaults are those of the first installation."""
-        return {
-            "admission_check": self.admission_check,
-            "lease_namespace": self.system_namespace,
-            "lease_name": self.admission_check,
-        }
+        return {"admission_check": self.admission_check, "lease_namespace": self.system_namespace}
 
 
 def parse_account(text: str) -> Account:
