@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
-from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_objects
+from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_events, fetch_objects
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
@@ -33,6 +33,8 @@ from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.exceptions import DispatchError
 
 FRESH = timedelta(seconds=60)
+STUCK = timedelta(seconds=10)
+"""A job that starts and has no pod for so long may have been refused one: events alone tell."""
 LAST_LINES = 10
 MOST_BYTES = 64 * 1024
 _log = logging.getLogger(__name__)
@@ -74,12 +76,23 @@ class Observer:
             queue = await self._fetch_cluster_queue(fields.text(objects.workload, "spec", "queueName"), now)
             if queue is not None:
                 seen = derive_observation(replace(objects, cluster_queue=queue), now, ref=ref)
+        if _lacks_pods(seen, objects, now):
+            events = await self._fetch_events(objects)
+            seen = derive_observation(replace(objects, events=events), now, ref=ref)
         if not seen.ref.job:
             # Nothing is left that could say whose it was.
             seen = replace(seen, ref=JobRef(job_of(target), 0, words.BACKEND, self.settings.namespace))
         if seen.failed_rank is not None and not seen.last_lines:
             seen = replace(seen, last_lines=await self._fetch_last_lines(objects, seen.failed_rank))
         return seen
+
+    async def _fetch_events(self, objects: ObjectSet) -> tuple[Raw, ...]:
+        """None when they can't be had: the state is then told without a cause."""
+        try:
+            return await fetch_events(self.client, objects)
+        except DispatchError as error:
+            _log.debug("the events of a job that gets no pods can't be read: %s", error)
+            return ()
 
     async def _fetch_last_lines(self, objects: ObjectSet, failed: FailedRank) -> tuple[str, ...]:
         """Empty when they can't be had: its pod may be gone."""
@@ -121,3 +134,9 @@ class Observer:
             _log.debug("the queue %s can't be looked at: %s", local_queue, error)
             self._queues.pop(local_queue, None)
             return None
+
+
+def _lacks_pods(seen: Observation, objects: ObjectSet, now: datetime) -> bool:
+    since = seen.clocks.starting.since
+    is_unexplained = seen.state is State.STARTING and seen.cause is None and not objects.events
+    return is_unexplained and not objects.pods and since is not None and now - since >= STUCK

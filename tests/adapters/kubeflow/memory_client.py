@@ -110,12 +110,12 @@ class MemoryClient(KubeClient):
     async def list(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> ObjectList:
-        """All that match; *fields* knows ``metadata.name`` alone."""
+        """All that match; *fields* knows one field and what it equals."""
         fault = self._begin("list", resource)
         found = [
             copy.deepcopy(body)
             for (kind, place, name), body in self._objects.items()
-            if kind == resource and namespace in (None, place) and _matches(body, labels) and _is_named(name, fields)
+            if kind == resource and namespace in (None, place) and _matches(body, labels) and _has_field(body, fields)
         ]
         return self._end(fault, ObjectList(tuple(found), str(next(self._counter))))
 
@@ -243,8 +243,12 @@ class MemoryClient(KubeClient):
                 queue.put_nowait(WatchEvent(kind, copy.deepcopy(body)))
 
 
-def _is_named(name: str, fields: str) -> bool:
-    return not fields or fields.partition("metadata.name=")[2] == name
+def _has_field(body: Object, fields: str) -> bool:
+    path, _, wanted = fields.partition("=")
+    found: Any = body
+    for key in path.split(".") if path else ():
+        found = found.get(key, {})
+    return not path or found == wanted
 
 
 def _matches(body: Object, labels: str) -> bool:
