@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sensor for states.
 
-For DAG files: it says which states there are; :class:`DispatchJobBaseSensor` waits for those asked for. It never changes a job.
+For DAG files: it says which states there are; :class:`DispatchJobBaseSensor` waits for those asked for. It never
+changes a job.
 """
 
 from __future__ import annotations

@@ -169,20 +169,20 @@ def test_a_waiter_does_not_wait_for_what_is_hopeless():
         waiter.wait_for(lambda: None, timeout_seconds=60, what="an answer")
 
 
-class Interruption(Exception):
+class InterruptionError(Exception):
     """What a signal's handler raises in the middle of a request."""
 
 
 def test_an_answer_that_an_interruption_left_unread_is_not_taken_for_the_next(processes, tmp_path):
     def interrupt(_number: int, _frame: object) -> None:
-        raise Interruption
+        raise InterruptionError
 
     pid = start(processes, tmp_path, guarded_caller.SLEEPER)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         os.kill(processes.guard_pid, signal.SIGSTOP)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Interruption):
+        with pytest.raises(InterruptionError):
             processes.exit_code(pid)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
