@@ -264,7 +264,15 @@ async def _send_trainjob(starter: _Starter, trainjob: Raw) -> Raw:
             if not any(said in str(error) for said in words.RUNTIME_UNSEEN):
                 raise
         await starter.sleep(pause)
-    return await starter.client.create(TRAINJOBS, trainjob, starter.settings.namespace)
+    try:
+        return await starter.client.create(TRAINJOBS, trainjob, starter.settings.namespace)
+    except RefusedError as error:
+        if words.RUNTIME_UNSEEN[0] not in str(error) and f'"{starter.name}" not found' not in str(error):
+            raise
+        # Just after the API server was away, a cache stays behind for many seconds.
+        raise UnavailableError(
+            f"the webhooks don't see TrainingRuntime {starter.name} yet, try again: {error}"
+        ) from error
 
 
 def _explain_foreign_mode(created: Raw, terms: Terms) -> str | None:

@@ -432,7 +432,7 @@ def test_a_webhook_that_has_not_seen_the_runtime_yet_is_asked_again() -> None:
     assert (slept, len(client.peek_all(TRAINJOBS))) == ([0.05, 0.1], 1)
     client.drop(TRAINJOBS, NAME)
     client.faults += [Fault("create", TRAINJOBS, unseen)] * 7
-    with pytest.raises(RefusedError, match="must be created before"):
+    with pytest.raises(UnavailableError, match="must be created before"):
         asyncio.run(start(client, KUEUE, ask(submission=2), memory=QueueMemory(), deadline=by, now=NOW, sleep=sleep))
     assert client.peek_all(TRAINJOBS) == []
 
