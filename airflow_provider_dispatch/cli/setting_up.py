@@ -51,7 +51,7 @@ class SetupOptions:
         ),
     ] = None
     controller_image: Annotated[
-        str, Option(help="Image of the controller, built from docker/Dockerfile.", rich_help_panel=WHAT_PANEL)
+        str, Option(help="Image of the controller, built from its Dockerfile.", rich_help_panel=WHAT_PANEL)
     ] = DEFAULT_IMAGE
     all_namespaces: Annotated[
         bool,
