@@ -161,12 +161,15 @@ async def test_what_is_left_of_a_failed_job_is_ended_after_a_while_and_under_nob
     replica = await world.start_replica()
 
     assert await settle(world, replica) == 5.0
-    assert world.client.peek(WORKLOADS, WORKLOAD)["spec"].get("active", True)
+    left = world.client.peek(WORKLOADS, WORKLOAD)
+    assert left is not None
+    assert left["spec"].get("active", True)
 
     world.pass_time(5)
     await replica.lease.attempt()
     await replica.loop.look(UID)
     ended = world.client.peek(WORKLOADS, WORKLOAD)
+    assert ended is not None
     assert ended["spec"]["active"] is False
     assert ended["metadata"]["annotations"] == {"mine": "kept"}
 

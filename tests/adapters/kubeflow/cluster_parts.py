@@ -26,9 +26,9 @@ from tests.adapters.kubeflow.memory_client import MemoryClient, Object
 NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
 
 
-def build_cluster() -> MemoryClient:
+def build_cluster(empty: MemoryClient | None = None) -> MemoryClient:
     """One queue ``lq`` of 250m cpu, priority classes ``high`` and ``low``, runtime ``plain``."""
-    client = MemoryClient()
+    client = empty or MemoryClient()
     check = {"name": words.DEFAULT_CHECK}
     quota = {"name": "cpu", "nominalQuota": "250m"}
     client.put(LOCAL_QUEUES, {"metadata": {"name": "lq"}, "spec": {"clusterQueue": "cq"}})

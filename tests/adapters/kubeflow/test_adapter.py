@@ -4,29 +4,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from airflow_provider_dispatch.adapters.kubeflow.adapter import KubeflowAdapter
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.job_cache import SELECTORS
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import CLUSTER_QUEUES, PODS, TRAINJOBS, WORKLOADS
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
+    ACCESS_REVIEWS,
+    CLUSTER_QUEUES,
+    PODS,
+    TRAINJOBS,
+    WORKLOADS,
+    Resource,
+)
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import QueueMemory
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
+from airflow_provider_dispatch.adapters.protocol import OutputRequest
 from airflow_provider_dispatch.adapters.registry import build_adapter
+from airflow_provider_dispatch.core.capabilities import Answer, Preflight, check_may_start
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
-from airflow_provider_dispatch.core.identity import JobID
+from airflow_provider_dispatch.core.identity import JobID, build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import JobSelector, StartRequest
 from airflow_provider_dispatch.core.state import Cause, State
-from airflow_provider_dispatch.exceptions import ConflictError, SpecError
+from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError, SpecError, UnavailableError
+from tests.adapters.kubeflow.api_server import ApiServer
 from tests.adapters.kubeflow.cluster_parts import NOW, build_cluster
-from tests.adapters.kubeflow.memory_client import MemoryClient
+from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
 
 JOB = JobID("01K0000000000000000000000A")
 KUEUE = KubeflowSettings(queue="lq", runtime=RuntimeSettings(name="plain"))
@@ -202,6 +215,138 @@ def test_a_failed_job_is_told_with_the_last_lines_of_the_rank_that_failed() -> N
         assert (await adapter.inspect(ref)).last_lines == seen.last_lines
 
     play(scenario, client)
+
+
+def look_at_failed(client: MemoryClient) -> Observation:
+    """What is told of a job that its TrainJob calls failed, once the objects of *client* are there."""
+
+    async def scenario(adapter: KubeflowAdapter) -> Observation:
+        ref = await adapter.start(ask(), deadline=SOON)
+        (trainjob,) = client.peek_all(TRAINJOBS)
+        failed = {"type": "Failed", "status": "True", "reason": "FailedJobs", "lastTransitionTime": NOW.isoformat()}
+        trainjob["status"] = {"conditions": [failed]}
+        return await adapter.inspect(ref)
+
+    return play(scenario, client)
+
+
+class BreakingClient(MemoryClient):
+    """Every log breaks off before its end."""
+
+    async def read_log(self, pod: str, namespace: str, **_options: object) -> AsyncGenerator[bytes]:
+        async for piece in super().read_log(pod, namespace):
+            yield piece
+        raise UnavailableError(f"the log of {pod} has broken off")
+
+
+def test_a_failure_is_told_without_its_last_lines_where_they_can_not_be_read_to_the_end() -> None:
+    client = build_cluster(BreakingClient())
+    client.logs["rank-0"] = b"2026-09-01T11:59:58Z not the last\n"
+    client.put(PODS, build_failed_pod())
+    seen = look_at_failed(client)
+    assert (seen.state, seen.cause, seen.last_lines) == (State.FAILED, Cause.EXITED, ())
+
+
+def test_a_failed_pod_that_belongs_to_no_execution_has_no_last_lines() -> None:
+    client = build_cluster()
+    pod = build_failed_pod()
+    pod["metadata"]["annotations"] = {}
+    client.put(PODS, pod)
+    client.logs["rank-0"] = b"2026-09-01T11:59:58Z of whom?\n"
+    seen = look_at_failed(client)
+    assert (seen.failed_rank is not None, seen.last_lines) == (True, ())
+
+
+def test_a_queue_that_can_not_be_looked_at_is_left_out_and_asked_for_at_the_next_look() -> None:
+    client = build_cluster()
+
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(nodes=3, resources={"cpu": "100m"}), deadline=SOON)
+        await adapter.open(ref, deadline=SOON)
+        (workload,) = client.peek_all(WORKLOADS)
+        pod = {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
+        workload["metadata"]["annotations"] = {}
+        workload["spec"]["podSets"] = [{"name": "node", "count": 3, "template": {"spec": pod}}]
+        workload["status"] = {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending"}]}
+        client.faults.append(Fault("get", CLUSTER_QUEUES, UnavailableError("away")))
+        told = [await adapter.inspect(ref) for _ in range(2)]
+        assert [(seen.state, seen.cause) for seen in told] == [
+            (State.QUEUED, None),
+            (State.QUEUED, Cause.NO_CAPACITY),
+        ]
+
+    play(scenario, client)
+
+
+def test_the_output_of_a_rank_is_that_of_the_job_in_either_spelling() -> None:
+    client = build_cluster()
+
+    async def scenario(adapter: KubeflowAdapter) -> None:
+        ref = await adapter.start(ask(), deadline=SOON)
+        client.put(PODS, build_failed_pod())
+        client.logs["rank-0"] = b"2026-09-01T11:59:58Z loading\n2026-09-01T11:59:59Z over\n"
+        for job in (JOB, JobID(JOB.lower())):
+            lines = adapter.output(JobRef(job, 1, ref.backend, ref.place, ref.uid), OutputRequest())
+            assert [(line.execution, line.text) async for line in lines] == [(1, "loading"), (1, "over")]
+
+    play(scenario, client)
+
+
+class BareClient(MemoryClient):
+    """A cluster on which nothing is installed."""
+
+    async def is_served(self, resource: Resource) -> bool:
+        return False
+
+    async def create(self, resource: Resource, body: Any, namespace: str | None = None, *, dry_run=False) -> Object:
+        return {"status": {"allowed": False}} if resource == ACCESS_REVIEWS else await super().create(resource, body)
+
+
+def test_preflight_refuses_a_cluster_on_which_nothing_is_installed() -> None:
+    async def scenario(adapter: KubeflowAdapter) -> Preflight:
+        return await adapter.preflight()
+
+    found = play(scenario, BareClient())
+    assert found.checks["trainer"].value is Answer.NO
+    assert found.checks["trainer"].reason == f"{TRAINJOBS.api_version} is not served"
+    with pytest.raises(CapabilityError):
+        check_may_start(found.capabilities)
+
+
+def test_a_watch_tells_each_change_once_and_ends_with_the_last_job(tmp_path: Path) -> None:
+    one, other = (JobRef(JobID(f"01k000000000000000000000{number:02}"), 1, "kubeflow", "team") for number in (1, 2))
+
+    def put(server: ApiServer, ref: JobRef, *ends: str, note: str = "") -> None:
+        server.put(
+            TRAINJOBS,
+            build_object_name(ref.job, 1),
+            ref.place,
+            labels={words.JOB_LABEL: ref.job, words.SUBMISSION_LABEL: "1"},
+            metadata={"annotations": {"note": note}},
+            spec={},
+            status={"conditions": [{"type": end, "status": "True"} for end in ends]},
+        )
+
+    async def scenario() -> list[tuple[str, State]]:
+        async with ApiServer() as server:
+            put(server, one)
+            put(server, other)
+            adapter = build_adapter("kubeflow", {"namespace": "team", "kubeconfig": server.write_kubeconfig(tmp_path)})
+            told = []
+            async for seen in adapter.watch([one, other, one]):
+                told.append((seen.ref.job.lower(), seen.state))
+                if len(told) == 2:
+                    await server.wait_for_watches(len(SELECTORS))
+                    put(server, one, note="nothing that a job is asked for")
+                    put(server, other, "Complete")
+                elif len(told) == 3:
+                    put(server, one, "Complete")
+            await adapter.close()
+            return told
+
+    told = asyncio.run(scenario())
+    assert sorted(told[:2]) == [(one.job, State.STARTING), (other.job, State.STARTING)]
+    assert told[2:] == [(other.job, State.SUCCEEDED), (one.job, State.SUCCEEDED)]
 
 
 def build_failed_pod() -> dict:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -26,13 +27,13 @@ def build_trainjob(**annotations: str) -> dict[str, object]:
 
 
 def build_workload(
-    *, active: bool | None = None, evicted: str = "", is_finished: bool = False, **annotations: str
+    *, active: bool | None = None, evicted: str = "", is_finished: bool = False, notes: Mapping[str, str] = {}
 ) -> dict[str, object]:
-    notes = {f"{words.DOMAIN}/{key}": value for key, value in annotations.items()}
+    annotations = {f"{words.DOMAIN}/{key}": value for key, value in notes.items()}
     conditions = [{"type": "Evicted", "status": "True", "reason": evicted}] if evicted else []
     conditions += [{"type": "Finished", "status": "True", "reason": "Succeeded"}] if is_finished else []
     return {
-        "metadata": {"name": "wl", "uid": "w-1", "resourceVersion": "9", "annotations": notes},
+        "metadata": {"name": "wl", "uid": "w-1", "resourceVersion": "9", "annotations": annotations},
         "spec": {} if active is None else {"active": active},
         "status": {"conditions": conditions},
     }
@@ -91,13 +92,13 @@ def test_a_held_workload_is_inactive_and_shows_the_newest_holder() -> None:
 
 
 def test_a_hold_without_an_end_takes_the_older_end_away() -> None:
-    workload = build_workload(active=False, **{"hold-instance": "2", "hold-until": "2026-03-01T13:00:00Z"})
+    workload = build_workload(active=False, notes={"hold-instance": "2", "hold-until": "2026-03-01T13:00:00Z"})
     patch = hold_record.build_workload_patch(workload, HoldBook((FIRST,), 2))
     assert {"op": "remove", "path": note("hold-until")} in patch
 
 
 def test_release_makes_it_active_and_leaves_no_annotation() -> None:
-    workload = build_workload(active=False, **{"hold-instance": "1", "hold-who": "human:ann", "hold-reason": "x"})
+    workload = build_workload(active=False, notes={"hold-instance": "1", "hold-who": "human:ann", "hold-reason": "x"})
     patch = hold_record.build_workload_patch(workload, HoldBook((), 1))
     assert changes(patch)["/spec/active"] is True
     assert sorted(str(change["path"]) for change in patch if change["op"] == "remove") == [
@@ -112,8 +113,8 @@ def test_release_makes_it_active_and_leaves_no_annotation() -> None:
     [
         build_workload(active=False),
         build_workload(active=False, evicted="Deactivated"),
-        build_workload(active=False, evicted="DeactivatedDueToAdmissionCheck", **{"hold-instance": "1"}),
-        build_workload(active=False, is_finished=True, **{"hold-instance": "1"}),
+        build_workload(active=False, evicted="DeactivatedDueToAdmissionCheck", notes={"hold-instance": "1"}),
+        build_workload(active=False, is_finished=True, notes={"hold-instance": "1"}),
         build_workload(active=True),
     ],
     ids=["by hand", "by hand, evicted", "by Kueue itself", "finished", "active"],
@@ -128,7 +129,7 @@ def test_a_finished_workload_is_left_alone() -> None:
 
 def test_the_workload_that_follows_needs_no_write() -> None:
     notes = {key.partition("/")[2]: value for key, value in hold_record.build_hold_annotations(SECOND).items() if value}
-    assert hold_record.build_workload_patch(build_workload(active=False, **notes), BOOK) == []
+    assert hold_record.build_workload_patch(build_workload(active=False, notes=notes), BOOK) == []
 
 
 @pytest.mark.parametrize(
@@ -143,19 +144,19 @@ def test_the_workload_that_follows_needs_no_write() -> None:
 )
 def test_a_hold_of_another_implementation_is_read(who: str, actor: Actor) -> None:
     notes = {"hold-instance": "3", "hold-who": who, "hold-since": "2026-03-01T12:00:00Z", "hold-reason": "theirs"}
-    hold = hold_record.read_workload_hold(build_workload(active=False, **notes))
+    hold = hold_record.read_workload_hold(build_workload(active=False, notes=notes))
     assert hold == Hold(3, "workload/w-1/3", actor, "theirs", NOW.replace(microsecond=0))
 
 
 @pytest.mark.parametrize(
     ("book", "workload", "instances"),
     [
-        (HoldBook(), build_workload(active=False, **{"hold-instance": "1"}), [1]),
-        (HoldBook((FIRST,), 1), build_workload(active=False, **{"hold-instance": "4"}), [1, 4]),
-        (HoldBook((), 1), build_workload(active=False, **{"hold-instance": "1"}), []),
-        (HoldBook(), build_workload(active=True, **{"hold-instance": "1"}), []),
+        (HoldBook(), build_workload(active=False, notes={"hold-instance": "1"}), [1]),
+        (HoldBook((FIRST,), 1), build_workload(active=False, notes={"hold-instance": "4"}), [1, 4]),
+        (HoldBook((), 1), build_workload(active=False, notes={"hold-instance": "1"}), []),
+        (HoldBook(), build_workload(active=True, notes={"hold-instance": "1"}), []),
         (HoldBook(), build_workload(active=False), []),
-        (HoldBook(), build_workload(active=False, is_finished=True, **{"hold-instance": "1"}), []),
+        (HoldBook(), build_workload(active=False, is_finished=True, notes={"hold-instance": "1"}), []),
     ],
     ids=["unknown", "beside ours", "released", "active again", "nobody's", "finished"],
 )
@@ -166,9 +167,17 @@ def test_only_an_unknown_hold_is_taken_up(book: HoldBook, workload: dict[str, ob
 
 
 def test_instances_go_on_after_a_hold_that_was_taken_up() -> None:
-    merged = hold_record.merge_workload_hold(HoldBook(), build_workload(active=False, **{"hold-instance": "4"}))
+    merged = hold_record.merge_workload_hold(HoldBook(), build_workload(active=False, notes={"hold-instance": "4"}))
     assert merged == HoldBook(merged.active, 4)
     assert replace(merged, active=()).is_held is False
+
+
+def test_the_workload_of_a_failed_job_is_inactive_under_nobodys_name() -> None:
+    held = build_workload(active=True, notes={"hold-instance": "1", "hold-who": "human:ann"})
+    patch = changes(hold_record.build_workload_end_patch(held))
+    assert patch["/spec/active"] is False
+    assert {note("hold-instance"), note("hold-who")} <= patch.keys()
+    assert hold_record.build_workload_end_patch(build_workload(active=False)) == []
 
 
 def test_a_hold_leaves_a_workload_alone_that_somebody_else_made_inactive() -> None:
@@ -179,7 +188,7 @@ def test_a_deactivation_by_kueue_that_is_older_than_the_hold_does_not_strand_the
     workload = build_workload(
         active=False,
         evicted="DeactivatedDueToRequeuingLimitExceeded",
-        **{"hold-instance": "1", "hold-since": "2026-03-01T12:00:00Z"},
+        notes={"hold-instance": "1", "hold-since": "2026-03-01T12:00:00Z"},
     )
     conditions = workload["status"]["conditions"]  # type: ignore[index]  # raw object
     conditions[0]["lastTransitionTime"] = "2026-03-01T11:00:00Z"

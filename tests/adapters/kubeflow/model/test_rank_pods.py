@@ -19,20 +19,16 @@ def made(uid: str, epoch: str, second: int = 0, *, rank: int = 0) -> dict[str, A
     return build_pod(rank, uid=uid, notes=notes, creationTimestamp=f"2026-03-01T12:00:{second:02}Z")
 
 
-PODS = (
-    made("first", "1000001", 1),
-    made("younger", "1000002", 9),
-    made("older", "1000002", 2),
-    made("twin", "1000002", 9),
-    made("never lifted", "", 5),
-    made("another rank", "1000003", 3, rank=1),
-)
+@pytest.mark.parametrize(("a", "b", "rank"), [(9, 2, "a"), (2, 9, "b"), (9, 9, "b")])
+def test_of_two_pods_of_one_execution_the_younger_is_the_rank_in_whatever_order_they_come(a, b, rank: str) -> None:
+    pods = [made("a", "1000002", a), made("b", "1000002", b), made("first", "1000001", 1)]
+    for order in itertools.permutations(pods):
+        found = find_rank_pods(order, "node", 0)
+        assert {r: fields.uid(pod) for r, pod in found.items()} == {1: "first", 2: rank}
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-def test_of_two_pods_of_one_execution_the_younger_is_the_rank_in_whatever_order_they_come(order) -> None:
-    found = find_rank_pods([*(PODS[place] for place in order), *PODS[4:]], "node", 0)
-    assert {r: fields.uid(pod) for r, pod in found.items()} == {1: "first", 2: "younger"}
+def test_a_pod_that_was_never_lifted_and_one_of_another_rank_are_none() -> None:
+    assert find_rank_pods([made("a", ""), made("b", "1000003", rank=1), made("c", "soon")], "node", 0) == {}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as word
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord, RecordedPod, Slot
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import LedgerEnd
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import StopRequest, dump
-from airflow_provider_dispatch.core.clocks import ClockReading, Clocks
+from airflow_provider_dispatch.core.clocks import Clock, ClockReading, Clocks
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, Hold, HoldBook
 from airflow_provider_dispatch.core.state import Cause, State
 from tests.adapters.kubeflow.model.derive.builders import (
@@ -128,6 +128,18 @@ def test_what_a_queued_job_waits_for(objects: list[Manifest | None], code: str, 
     assert seen.pending is not None
     assert (seen.state, seen.pending.code) == (State.QUEUED, code)
     assert part in seen.pending.message
+
+
+@pytest.mark.parametrize(
+    "conditions", [[], [condition("QuotaReserved"), condition("Evicted", reason="Preempted")]], ids=["new", "evicted"]
+)
+def test_kueue_says_nothing_of_a_workload_that_it_has_not_looked_at(conditions: list[Manifest]) -> None:
+    fresh = workload()
+    fresh["status"]["conditions"] = conditions
+    seen = derive(trainjob(suspend=True), fresh)
+    assert seen.pending is not None
+    assert (seen.state, seen.pending.code) == (State.QUEUED, "PendingEvaluation")
+    assert seen.pending.message == "Kueue has not looked at it yet"
 
 
 def test_a_check_says_which_pods_it_waits_for() -> None:
@@ -322,7 +334,8 @@ def test_removal(objects, more, state: State, cause: Cause | None, detail: str) 
 
 @pytest.mark.parametrize("key", ["spec", "holds", "execution", "clocks", "end", "stop"])
 def test_what_can_not_be_read_is_evidence_and_hides_nothing_else(key: str) -> None:
-    seen = derive(trainjob(**{key: "{rubbish"}), pod(0), pod(1))
+    notes: dict[str, Any] = {key: "{rubbish"}
+    seen = derive(trainjob(**notes), pod(0), pod(1))
     assert (seen.state, seen.cause) == (State.UNKNOWN, Cause.UNKNOWN)
     assert [proof.field for proof in seen.evidence] == [f"{words.DOMAIN}/{key}"]
     assert seen.ref.job == JOB
@@ -385,8 +398,9 @@ def test_a_stamp_that_is_not_of_this_submission_names_no_execution(stamp: str) -
 )
 def test_a_clock_without_a_record_begins_with_the_present_state(objects, clock: str, seconds: float) -> None:
     clocks = derive(*objects).clocks
-    assert clocks.reading(clock).elapsed(NOW) == timedelta(seconds=seconds)
-    assert clocks.reading(clock).since is not None
+    reading = clocks.reading(Clock(clock))
+    assert reading.elapsed(NOW) == timedelta(seconds=seconds)
+    assert reading.since is not None
 
 
 def test_stored_time_is_kept_and_the_running_clock_stops_where_the_next_state_began() -> None:
