@@ -27,7 +27,7 @@ from tests.benchmarks.figure import Figure
 from tests.benchmarks.machine import read_load, read_machine
 from tests.cluster.benchmarks.crowd import measure_crowd
 from tests.cluster.benchmarks.fence import measure_fence
-from tests.cluster.benchmarks.leader import look_after
+from tests.cluster.benchmarks.leader import await_leader, look_after
 from tests.cluster.benchmarks.readmission import measure_readmission
 from tests.cluster.benchmarks.requests import measure_requests
 from tests.cluster.benchmarks.starting import measure_starting
@@ -85,6 +85,7 @@ def measure_all(bed: Bed, subjects: Sequence[str], sizes: Sizes) -> dict[str, An
         print(f"{subject} …", file=sys.stderr, flush=True)
         before = read_load()
         try:
+            await_leader(bed)
             found = asyncio.run(_measure(subject, bed, sizes))
         except Exception as error:  # noqa: BLE001 - the others are measured all the same
             traceback.print_exc()

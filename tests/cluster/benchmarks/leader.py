@@ -21,8 +21,13 @@ def look_after(bed: Bed, folder: Path) -> Iterator[None]:
     """Have a controller that leads: ours, unless another one does already."""
     bed.api.apply(*build_shared_objects())
     with ControllerProcess(bed.kubeconfig, folder, CONTROLLER_FLAGS):
-        Waiter().wait_for(lambda: is_looked_after(bed), timeout_seconds=60, what="a leading controller")
+        await_leader(bed)
         yield
+
+
+def await_leader(bed: Bed) -> None:
+    """Until one leads; on a cluster that isn't ours alone, others come and go."""
+    Waiter().wait_for(lambda: is_looked_after(bed), timeout_seconds=60, what="a leading controller")
 
 
 def find_leader(bed: Bed) -> int:
