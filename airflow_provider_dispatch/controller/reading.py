@@ -112,9 +112,11 @@ class SituationReader:
         if known is None:
             return None
         job, where, name = job_key(known), place(known), fields.name(known)
-        trainjob, workload, jobset, ledger = await asyncio.gather(
+        # Another replica may act: what it wrote on the TrainJob before the Workload must show when the latter does.
+        # Else a check that is rightly Ready looks like one that nobody has judged.
+        workload = await self.read_workload(uid, where)
+        trainjob, jobset, ledger = await asyncio.gather(
             self._client.get(TRAINJOBS, name, where),
-            self.read_workload(uid, where),
             self._client.get(JOBSETS, name, where),
             self._client.get(CONFIG_MAPS, build_ledger_name(read_ref(known).job), where),
         )

@@ -75,7 +75,6 @@ class Fault:
     :param after: called once it was carried out, before the answer; may block.
     :param is_answered: else the connection breaks.
     :param status: of an answer made up instead of the server's.
-    :param is_stale: answered as it was the last time that this path was asked for, if it was.
     :param renames: what of the path is replaced by what.
     :param delays_watches_seconds: for a watch alone: all that comes, comes later.
     """
@@ -85,7 +84,6 @@ class Fault:
     after: Callable[[], object] = do_nothing
     is_answered: bool = True
     status: int = 0
-    is_stale: bool = False
     renames: tuple[str, str] = ("", "")
     delays_watches_seconds: float = 0.0
 
@@ -121,7 +119,6 @@ class FaultyProxy:
         self.kubeconfig = folder / "faulty-kubeconfig"
         self.script: Script = let_pass
         self.asked: list[Asked] = []
-        self._last: dict[str, _Answer] = {}
         self._settings = Configuration()
         config.load_kube_config(str(kubeconfig), client_configuration=self._settings)
         self._begun, self._over = threading.Event(), asyncio.Event()
@@ -204,9 +201,6 @@ class FaultyProxy:
         answer = _make_up(fault.status) if fault.status else None
         for _ in range(fault.times):
             answer = await self._send(request, body, fault)
-        if answer is not None and not asked.is_write:
-            before = self._last.get(request.raw_path, answer)
-            self._last[request.raw_path], answer = answer, before if fault.is_stale else answer
         await _call(fault.after)
         if answer is None or not fault.is_answered:
             assert request.transport is not None

@@ -14,7 +14,6 @@ import secrets
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -389,22 +388,12 @@ class TestMisled:
 
         stage.play(scenario)
 
-    def test_its_reads_are_stale(self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage) -> None:
-        """Whatever carries a version when it is written is read as it was the time before, every other time."""
-
+    def test_its_cache_is_behind(self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage) -> None:
         async def scenario(at: KubeflowStage) -> None:
-            reads: Counter[str] = Counter()
-
-            def script(asked: Asked) -> Fault:
-                reads[asked.path] += 1
-                is_versioned = asked.resource in {"trainjobs", "workloads", "configmaps"}
-                is_stale = not asked.is_write and is_versioned and reads[asked.path] % 2 == 0
-                return Fault(is_stale=is_stale, delays_watches_seconds=1.0)
-
-            crew.proxy.script = script
+            crew.proxy.script = always(Fault(delays_watches_seconds=1.0))
             replica.kill(signal.SIGTERM)
             await asyncio.to_thread(replica.start)
-            await lives(at)
+            await asyncio.gather(lives(at), lives(at))
 
         stage.play(scenario)
 
@@ -437,13 +426,23 @@ def wait_for_lease(replica: ControllerProcess) -> None:
 
 class TestTwoAtOnce:
     def test_both_take_the_lease_for_theirs(self, crew: Crew, stage: KubeflowStage) -> None:
+        """What one of them reads of a job lies apart in time, so that the other one writes in between."""
+
+        def read_apart(asked: Asked) -> Fault:
+            is_late = asked.method == "GET" and asked.resource == "workloads"
+            return Fault(before=lambda: time.sleep(0.5)) if is_late else NO_FAULT
+
         async def scenario(at: KubeflowStage) -> None:
-            with crew.replica("twin") as one, crew.replica("twin") as other:
+            crew.proxy.script = read_apart
+            with crew.replica("twin") as one, crew.replica("twin", is_direct=True) as other:
                 for twin in (one, other):
                     await asyncio.to_thread(wait_for_lease, twin)
                 await asyncio.gather(*(lives(at) for _ in range(3)))
 
-        stage.play(scenario)
+        try:
+            stage.play(scenario)
+        finally:
+            crew.proxy.script = let_pass
 
 
 class TestStopped:
