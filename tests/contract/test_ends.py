@@ -270,8 +270,8 @@ def test_events_tell_the_life_in_order(stage: Stage) -> None:
         assert [e.sequence for e in events] == sorted(e.sequence for e in events)
         kinds = [e.kind for e in events]
         if Difference.OWN_EVENTS in at.differences:
-            asked = [kind for kind in kinds if kind in ("opened", "hold", "release")]
-            assert asked == ["opened", "hold", "release"]
+            asked = [kind for kind in kinds if kind in ("opened", "held", "released")]
+            assert asked == ["opened", "held", "released"]
             return
         assert [kind for kind in kinds if kind not in ("queued", "waiting", "gone")] == [
             *("submitted", "gated", "opened", "admitted", "starting", "running"),
