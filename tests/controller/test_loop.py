@@ -57,20 +57,6 @@ async def test_a_is_written_before_ready(world: World):
 
 
 @asynchronous
-async def test_what_another_replica_wrote_before_ready_is_seen_with_it(world: World):
-    """A is written before Ready, so the Workload is read first: Ready without A would look unjudged, and be taken back."""
-    world.place_job()
-    world.reserve()
-    replica = await world.start_replica()
-    before = len(world.client.requests)
-
-    await replica.reader.read(UID)
-
-    read = [request.resource for request in world.client.requests[before:]]
-    assert read.index(WORKLOADS) < read.index(TRAINJOBS)
-
-
-@asynchronous
 async def test_pods_are_lifted_under_the_first_epoch(world: World):
     world.place_admitted_job()
     replica = await world.start_replica()
