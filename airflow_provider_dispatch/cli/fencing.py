@@ -72,7 +72,7 @@ async def lift(
     name: JobName,
     cluster: ClusterOptions,
     *,
-    limit: Annotated[str, Option("--timeout", help="How long to look after the job.")] = "30s",
+    limit: Annotated[str, Option("--timeout", help="How long to look after the job.")] = "60s",
 ) -> ExitCode | None:
     """While no controller runs: do for one job, once, what it would do, by the same rules. Exit 1: pods are in doubt.
 

@@ -10,27 +10,29 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from airflow_provider_dispatch.adapters.kubeflow.client import open_client
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, parse_settings
 from airflow_provider_dispatch.adapters.kubeflow.targets import fetch_trainjob
 from airflow_provider_dispatch.controller.config import ControllerConfig
+from airflow_provider_dispatch.controller.events import Decision
 from airflow_provider_dispatch.controller.running import USER_AGENT, Replica
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.exceptions import ConflictError, RefusedError
 
 PAUSE_SECONDS = 0.5
-QUIET_LOOKS = 4
-"""So many looks in a row that find nothing to do, with the pauses between them, end it: Kueue answers in between."""
+QUIET_SECONDS = 5.0
+"""After pods were lifted: so long nothing more has come, as pods of a role that starts later do."""
 
 
 async def look_after(settings: Mapping[str, object], job: JobID, *, limit_seconds: float) -> tuple[str, ...]:
     """Bring a job as far as the rules allow; what was decided, in the words of the controller's Events.
 
     :param settings: of a connection to the job's namespace.
-    :param limit_seconds: for the looks; taking the Lease from a controller that died takes its duration more.
+    :param limit_seconds: for the looks; it ends sooner once pods have started and nothing more comes. Taking the Lease
+        from a controller that died takes its duration more.
     :raises RefusedError: a controller holds the Lease.
     :raises JobNotFoundError: no such job.
     """
@@ -86,20 +88,17 @@ async def _running(replica: Replica) -> AsyncIterator[None]:
 
 
 async def _look(replica: Replica, uid: str, limit_seconds: float) -> None:
-    quiet = 0
-    try:
-        async with asyncio.timeout(limit_seconds):
-            while quiet < QUIET_LOOKS:
-                before = len(_list_decisions(replica))
-                try:
-                    await replica.loop.look(uid)
-                except ConflictError:
-                    quiet = 0
-                else:
-                    quiet = quiet + 1 if len(_list_decisions(replica)) == before else 0
-                await asyncio.sleep(PAUSE_SECONDS)
-    except TimeoutError:
-        return
+    quiet_seconds = 0.0
+    for _ in range(math.ceil(limit_seconds / PAUSE_SECONDS)):
+        before = _list_decisions(replica)
+        # Somebody else wrote first: judged again at the next look.
+        with suppress(ConflictError):
+            await replica.loop.look(uid)
+        decided = _list_decisions(replica)
+        quiet_seconds = quiet_seconds + PAUSE_SECONDS if decided == before else 0.0
+        if Decision.STARTED in decided and quiet_seconds >= QUIET_SECONDS:
+            return
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _list_decisions(replica: Replica) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ namespaces alone. The controller runs beside the test as a process, with the rig
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,13 +22,24 @@ import yaml
 from airflow_provider_dispatch.adapters.kubeflow.client import open_client
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.adapters.kubeflow.setup.applying import Result, apply_manifests, remove_manifests
-from airflow_provider_dispatch.adapters.kubeflow.setup.rendering import Manifest, build_manifests
+from airflow_provider_dispatch.adapters.kubeflow.setup.rendering import PART_LABEL, Manifest, build_manifests
 from airflow_provider_dispatch.adapters.kubeflow.setup.terms import JobsNamespace, SetupTerms
+from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
+from airflow_provider_dispatch.adapters.registry import build_adapter
+from airflow_provider_dispatch.core.identity import build_job_id
+from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.observation import Observation
+from airflow_provider_dispatch.core.records import StartRequest
+from airflow_provider_dispatch.core.state import State
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import Api
 from tests.cluster.testbed.bed import Bed
 
 TOKEN_SECONDS = 3600
+PATIENCE_SECONDS = 90.0
+TRAINER, KUEUE = objects.TRAINER_VERSION, objects.KUEUE_VERSION
+SPEC = JobSpec(command=["sh", "-c", "echo here; trap 'exit 143' TERM; while :; do sleep 1 & wait $!; done"])
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,11 @@ class Installation:
     def user(self, namespace: str, account: str) -> str:
         """As the API server calls it."""
         return f"system:serviceaccount:{namespace}:{self.terms.name}-{account}"
+
+    @property
+    def controller(self) -> str:
+        """The controller's user."""
+        return self.user(self.terms.system_namespace, "controller")
 
     def write_kubeconfig(self, namespace: str, account: str) -> Path:
         """A kubeconfig with a token of the account and nothing else."""
@@ -96,6 +113,7 @@ def installed(bed: Bed, folder: Path) -> Iterator[Installation]:
     namespaces = [objects.build_namespace(one) for one in (made.jobs, made.alone, made.other)]
     queue, local_queue = objects.build_queue(made.jobs, checks=(made.check,))
     manifests = [limit(one, made) for one in build_manifests(made.terms) if one["kind"] != "Deployment"]
+    manifests += [*build_person(made), *(limit(one, made) for one in build_seclusion(made))]
     try:
         bed.api.apply(*namespaces)
         asyncio.run(apply(bed, manifests))
@@ -107,6 +125,58 @@ def installed(bed: Bed, folder: Path) -> Iterator[Installation]:
         for namespace in namespaces:
             bed.api.delete(namespace)
         asyncio.run(remove(bed, manifests))
+
+
+def build_person(made: Installation) -> list[Manifest]:
+    """An administrator, as a service account."""
+    name = f"{made.terms.name}-person"
+    head = {"name": name, "labels": {PART_LABEL: "dispatch"}}
+    rbac = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": head | {"namespace": made.jobs}},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": head,
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": made.jobs}],
+        },
+    ]
+
+
+def build_seclusion(made: Installation) -> list[Manifest]:
+    """Keeps other controllers, which run with the tests' own rights and look after every namespace, out of these."""
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = made.bed.api.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", asked)
+    head = {"name": f"{made.terms.name}-seclusion", "labels": {PART_LABEL: "dispatch"}}
+    kinds = {
+        "": ["pods", "configmaps"],
+        "trainer.kubeflow.org": ["trainjobs", "trainingruntimes"],
+        "kueue.x-k8s.io": ["workloads", "workloads/status"],
+    }
+    rules = [
+        {"apiGroups": [group], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": resources}
+        for group, resources in kinds.items()
+    ]
+    return [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": head,
+            "spec": {
+                "matchConstraints": {"resourceRules": rules},
+                "validations": [
+                    {"expression": f"request.userInfo.username != '{answer['status']['userInfo']['username']}'"}
+                ],
+            },
+        },
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": head,
+            "spec": {"policyName": head["name"], "validationActions": ["Deny"]},
+        },
+    ]
 
 
 def limit(manifest: Manifest, made: Installation) -> Manifest:
@@ -138,3 +208,48 @@ def read_clock() -> datetime:
 
 def ignore(_result: Any) -> None:
     """Nobody watches."""
+
+
+def is_active(made: Installation) -> bool:
+    check = made.bed.api.get("AdmissionCheck", made.check, version=KUEUE)
+    return any(one["status"] == "True" for one in check.get("status", {}).get("conditions", ()))
+
+
+@asynccontextmanager
+async def opened(made: Installation, namespace: str, **fields: object) -> AsyncIterator[DispatchAdapter]:
+    """The adapter with the rights of Airflow's side."""
+    adapter = build_adapter(
+        "kubeflow",
+        {
+            "kubeconfig": str(made.write_kubeconfig(namespace, "airflow")),
+            "namespace": namespace,
+            "admission_check": made.check,
+            "lease_namespace": made.terms.system_namespace,
+            "runtime": {"name": objects.RUNTIME},
+            **fields,
+        },
+    )
+    try:
+        yield adapter
+    finally:
+        await adapter.close()
+
+
+def soon() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=PATIENCE_SECONDS)
+
+
+async def until(adapter: DispatchAdapter, ref: JobRef, *states: State) -> Observation:
+    async def look() -> Observation:
+        seen = None
+        async for seen in adapter.watch([ref]):
+            if seen.state in states:
+                return seen
+        raise AssertionError(f"the watch ended with {seen}")
+
+    return await asyncio.wait_for(look(), PATIENCE_SECONDS)
+
+
+async def start(adapter: DispatchAdapter, **fields: object) -> JobRef:
+    request = StartRequest(build_job_id(0, os.urandom(10)), 1, 1, SPEC.model_copy(update=fields))
+    return await adapter.start(request, deadline=soon())

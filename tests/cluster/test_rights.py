@@ -8,39 +8,32 @@ object that is there: policies judge a dry run like any other. What must be allo
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 import pytest
 
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter, OutputRequest
-from airflow_provider_dispatch.adapters.registry import build_adapter
 from airflow_provider_dispatch.core.capabilities import Answer
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
-from airflow_provider_dispatch.core.identity import build_job_id, build_object_name
+from airflow_provider_dispatch.core.identity import build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
-from airflow_provider_dispatch.core.job_spec import JobSpec
-from airflow_provider_dispatch.core.observation import Observation
-from airflow_provider_dispatch.core.records import JobSelector, StartRequest
+from airflow_provider_dispatch.core.records import JobSelector
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.controller_process import ControllerProcess
 from tests.cluster.fixtures import CONTROLLER_FLAGS
-from tests.cluster.set_up import Installation, installed
+from tests.cluster.set_up import Installation, installed, is_active, opened, soon, start, until
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import MERGE, Api, ApiError, Manifest
+from tests.cluster.testbed.audit import Request
 from tests.cluster.testbed.bed import Bed
 
 DOMAIN = "dispatch.phpboyscout.uk"
 TRAINER, KUEUE = objects.TRAINER_VERSION, objects.KUEUE_VERSION
-PATIENCE_SECONDS = 90.0
 OK, FORBIDDEN = 200, 403
 NOBODYS = MappingProxyType({f"{DOMAIN}/job": "nobodys"})
-SPEC = JobSpec(command=["sh", "-c", "echo here; trap 'exit 143' TERM; while :; do sleep 1 & wait $!; done"])
 
 
 @pytest.fixture(scope="module")
@@ -51,50 +44,6 @@ def made(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Install
         with ControllerProcess(controllers, installation.folder, (*CONTROLLER_FLAGS, *installation.flags)):
             Waiter().wait_for(lambda: is_active(installation), timeout_seconds=60, what="the controller's check")
             yield installation
-
-
-def is_active(made: Installation) -> bool:
-    check = made.bed.api.get("AdmissionCheck", made.check, version=KUEUE)
-    return any(one["status"] == "True" for one in check.get("status", {}).get("conditions", ()))
-
-
-@asynccontextmanager
-async def opened(made: Installation, namespace: str, **fields: object) -> AsyncIterator[DispatchAdapter]:
-    """The adapter with the rights of Airflow's side."""
-    adapter = build_adapter(
-        "kubeflow",
-        {
-            "kubeconfig": str(made.write_kubeconfig(namespace, "airflow")),
-            "namespace": namespace,
-            "admission_check": made.check,
-            "lease_namespace": made.terms.system_namespace,
-            "runtime": {"name": objects.RUNTIME},
-            **fields,
-        },
-    )
-    try:
-        yield adapter
-    finally:
-        await adapter.close()
-
-
-def soon() -> datetime:
-    return datetime.now(UTC) + timedelta(seconds=PATIENCE_SECONDS)
-
-
-async def until(adapter: DispatchAdapter, ref: JobRef, *states: State) -> Observation:
-    async def look() -> Observation:
-        async for seen in adapter.watch([ref]):
-            if seen.state in states:
-                return seen
-        raise AssertionError("the watch ended")
-
-    return await asyncio.wait_for(look(), PATIENCE_SECONDS)
-
-
-async def start(adapter: DispatchAdapter, **fields: object) -> JobRef:
-    request = StartRequest(build_job_id(0, os.urandom(10)), 1, 1, SPEC.model_copy(update=fields))
-    return await adapter.start(request, deadline=soon())
 
 
 async def live_a_life(adapter: DispatchAdapter) -> int:
@@ -120,14 +69,17 @@ async def live_a_life(adapter: DispatchAdapter) -> int:
     return second.execution.epoch
 
 
-def list_refused(made: Installation, since: int) -> list[str]:
-    users = {
-        *(made.user(namespace, "airflow") for namespace in (made.jobs, made.alone)),
-        made.user(made.terms.system_namespace, "controller"),
-    }
+def list_requests(made: Installation, since: int) -> list[Request]:
+    """What was asked for with those rights."""
+    users = {made.controller, *(made.user(namespace, "airflow") for namespace in (made.jobs, made.alone))}
     found = [one for one in made.bed.fetch_requests(since=since) if one.user in users]
-    assert found, "nobody asked for anything with those rights"
-    return [f"{one.user} {one.verb} {one.uri}: {one.status}" for one in found if one.status in {401, FORBIDDEN}]
+    assert found, "nobody asked for anything"
+    return found
+
+
+def list_refused(made: Installation, since: int) -> list[str]:
+    found = [one for one in list_requests(made, since) if one.status in {401, FORBIDDEN}]
+    return [f"{one.user} {one.verb} {one.uri}: {one.status}" for one in found]
 
 
 @pytest.mark.parametrize("mode", ["queue", "plain", "alone"])
@@ -143,6 +95,8 @@ def test_the_rights_are_enough_for_a_life(made: Installation, mode: str) -> None
             since = made.bed.mark_requests()
             epoch = await live_a_life(adapter)
             assert list_refused(made, since) == []
+            lifted = [one for one in list_requests(made, since) if (one.verb, one.resource) == ("patch", "pods")]
+            assert {one.user for one in lifted} == (set() if mode == "alone" else {made.controller})
             return epoch
 
     assert asyncio.run(program()) == 1_000_002
