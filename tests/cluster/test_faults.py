@@ -522,8 +522,7 @@ def test_what_was_edited_behind_our_back_is_made_up_for(
         hold = await at.hold(ref)
         await at.reach(ref, State.HELD)
         await at.adapter.release(ref, hold, deadline=soon())
-        await at.until(ref, lambda o: o.state is State.RUNNING and len(at.epochs(ref.job)) == 2)
-        assert at.epochs(ref.job) == [FIRST, SECOND]
+        await runs(at, ref, FIRST, SECOND)
 
     stage.play(scenario)
 
