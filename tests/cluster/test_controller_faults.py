@@ -278,12 +278,13 @@ class Mortal:
             self.revivals += 1
 
 
-async def lives(at: KubeflowStage, job: JobID | None = None) -> None:
-    """A job that runs, is held, released and runs again, each time once."""
+async def lives(at: KubeflowStage, job: JobID | None = None) -> list[int]:
+    """A job that runs, is held, released and runs again; its epochs."""
     ref = await start(at, job)
     await runs(at, ref, FIRST)
     await hold_and_release(at, ref)
     await runs(at, ref, FIRST, SECOND)
+    return at.epochs(ref.job)
 
 
 # -- one replica -------------------------------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ class TestMisled:
             crew.proxy.script = always(Fault(delays_watches_seconds=1.0))
             replica.kill(signal.SIGTERM)
             await asyncio.to_thread(replica.start)
-            await asyncio.gather(lives(at), lives(at))
+            assert await asyncio.gather(lives(at), lives(at)) == [[FIRST, SECOND]] * 2
 
         stage.play(scenario)
 
@@ -437,7 +438,7 @@ class TestTwoAtOnce:
             with crew.replica("twin") as one, crew.replica("twin", is_direct=True) as other:
                 for twin in (one, other):
                     await asyncio.to_thread(wait_for_lease, twin)
-                await asyncio.gather(*(lives(at) for _ in range(3)))
+                assert await asyncio.gather(*(lives(at) for _ in range(3))) == [[FIRST, SECOND]] * 3
 
         try:
             stage.play(scenario)

@@ -74,11 +74,12 @@ def build_request(at: KubeflowStage, job: JobID | None = None) -> StartRequest:
     return StartRequest(job, 1, 1, small(at))
 
 
-async def runs(at: KubeflowStage, ref: JobRef, *epochs: int) -> None:
-    """It runs under the last of them, having run under the others and no more."""
+async def runs(at: KubeflowStage, ref: JobRef, *epochs: int) -> list[int]:
+    """It runs under the last of them, having run under the others and no more; what it has run under."""
     await at.until(ref, lambda o: _runs_under(o, epochs[-1]))
     await at.begun(ref, epochs[-1])
     assert at.epochs(ref.job) == list(epochs)
+    return at.epochs(ref.job)
 
 
 def _runs_under(seen: Observation, epoch: int) -> bool:
@@ -199,7 +200,8 @@ def test_a_token_that_ends_while_it_is_used_is_read_anew(stage: KubeflowStage, t
             at.bed.api.apply(account)
             write_kubeconfig(at, kubeconfig, fetch_token(at, "worker"))
             await works_by_and_by(lambda: adapter.inspect(ref), RefusedError)
-            await adapter.stop(ref.job, reason="test", deadline=soon())
+            report = await adapter.stop(ref.job, reason="test", deadline=soon())
+            assert report.is_complete
         finally:
             await adapter.close()
 
@@ -500,7 +502,7 @@ def test_a_ledger_deleted_behind_our_back_costs_no_promise(stage: KubeflowStage)
         hold = await at.hold(ref)
         await at.reach(ref, State.HELD)
         await at.adapter.release(ref, hold, deadline=soon())
-        await runs(at, ref, FIRST, SECOND)
+        assert await runs(at, ref, FIRST, SECOND) == [FIRST, SECOND]
 
     stage.play(scenario)
 
@@ -522,7 +524,7 @@ def test_what_was_edited_behind_our_back_is_made_up_for(
         hold = await at.hold(ref)
         await at.reach(ref, State.HELD)
         await at.adapter.release(ref, hold, deadline=soon())
-        await runs(at, ref, FIRST, SECOND)
+        assert await runs(at, ref, FIRST, SECOND) == [FIRST, SECOND]
 
     stage.play(scenario)
 
