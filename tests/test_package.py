@@ -159,6 +159,7 @@ def test_the_wheel_ships_types_licence_and_entry_point(wheel: zipfile.ZipFile) -
     info = next(name.split("/")[0] for name in names if name.endswith(".dist-info/METADATA"))
 
     assert {"airflow_provider_dispatch/py.typed", f"{info}/licenses/LICENSE"} <= names
+    assert "airflow_provider_dispatch/manifests/policies/controller.yaml" in names
     assert f"[{ENTRY_POINT_GROUP}]" in wheel.read(f"{info}/entry_points.txt").decode()
     assert airflow_provider_dispatch.__version__ in info
 
