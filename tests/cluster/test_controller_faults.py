@@ -394,7 +394,7 @@ class TestMisled:
             crew.proxy.script = always(Fault(delays_watches_seconds=1.0))
             replica.kill(signal.SIGTERM)
             await asyncio.to_thread(replica.start)
-            assert await asyncio.gather(lives(at), lives(at)) == [[FIRST, SECOND]] * 2
+            assert await asyncio.gather(*(lives(at) for _ in range(2))) == [[FIRST, SECOND]] * 2
 
         stage.play(scenario)
 

@@ -267,7 +267,9 @@ async def _send_trainjob(starter: _Starter, trainjob: Raw) -> Raw:
     try:
         return await starter.client.create(TRAINJOBS, trainjob, starter.settings.namespace)
     except RefusedError as error:
-        if words.RUNTIME_UNSEEN[0] not in str(error) and f'"{starter.name}" not found' not in str(error):
+        # Kueue puts the name into single quotes, Trainer into double ones.
+        signs = (words.RUNTIME_UNSEEN[0], f"'{starter.name}' not found", f'"{starter.name}" not found')
+        if not any(sign in str(error) for sign in signs):
             raise
         # Just after the API server was away, a cache stays behind for many seconds.
         raise UnavailableError(

@@ -430,10 +430,27 @@ def test_a_webhook_that_has_not_seen_the_runtime_yet_is_asked_again() -> None:
     by = NOW + timedelta(seconds=5)
     asyncio.run(start(client, KUEUE, ask(), memory=QueueMemory(), deadline=by, now=NOW, sleep=sleep))
     assert (slept, len(client.peek_all(TRAINJOBS))) == ([0.05, 0.1], 1)
-    client.drop(TRAINJOBS, NAME)
-    client.faults += [Fault("create", TRAINJOBS, unseen)] * 7
-    with pytest.raises(UnavailableError, match="must be created before"):
-        asyncio.run(start(client, KUEUE, ask(submission=2), memory=QueueMemory(), deadline=by, now=NOW, sleep=sleep))
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("specified trainingRuntime must be created before the TrainJob is created", UnavailableError),
+        (f"runtime '{NAME}' not found", UnavailableError),
+        (f'TrainingRuntime.trainer.kubeflow.org "{NAME}" not found', UnavailableError),
+        ('priority class "urgent" not found', RefusedError),
+    ],
+)
+def test_a_webhook_that_stays_behind_is_no_refusal(said: str, kind: type[Exception]) -> None:
+    client = build_cluster()
+    client.faults += [Fault("create", TRAINJOBS, RefusedError(f"admission webhook denied the request: {said}"))] * 7
+
+    async def sleep(_seconds: float) -> None:
+        pass
+
+    by = NOW + timedelta(seconds=5)
+    with pytest.raises(kind, match=r"not found|created before"):
+        asyncio.run(start(client, KUEUE, ask(), memory=QueueMemory(), deadline=by, now=NOW, sleep=sleep))
     assert client.peek_all(TRAINJOBS) == []
 
 
