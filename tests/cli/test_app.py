@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import airflow_provider_dispatch
-from airflow_provider_dispatch.cli.app import VERBS
+from airflow_provider_dispatch.cli.app import GROUPS, VERBS
 from tests.adapters.local.world import World
 from tests.cli.calling import PROGRAM, Caller
 from tests.cli.conftest import FakeWorld
@@ -41,7 +41,7 @@ def test_every_verb_has_a_help_with_the_options_of_all(fake: FakeWorld) -> None:
 def test_the_documentation_has_every_verb(repository) -> None:
     text = (repository / "docs/command.md").read_text()
 
-    assert re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE) == list(VERBS)
+    assert re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE) == [*VERBS, *GROUPS]
 
 
 def test_the_help_loads_neither_a_backend_nor_airflow() -> None:
