@@ -178,9 +178,7 @@ class KubeClient:
         )
         return await self._transport.send(call)
 
-    async def apply(
-        self, resource: Resource, body: Raw, namespace: str | None = None, *, dry_run: bool = False
-    ) -> Raw:
+    async def apply(self, resource: Resource, body: Raw, namespace: str | None = None, *, dry_run: bool = False) -> Raw:
         """Make an object, or make it as the body says: what we applied earlier and isn't there any more is taken away.
 
         What somebody else has set differently becomes ours. The object after it.
