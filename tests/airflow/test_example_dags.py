@@ -15,7 +15,8 @@ from airflow_provider_dispatch.testing.airflow_processes import RealAirflow
 from airflow_provider_dispatch.testing.airflow_rest import Run
 from tests.example_dags.jobs import STORE, SeenJob, find_checkpoints, find_job, read_output, see_job
 
-pytestmark = pytest.mark.airflow
+# Long, and `make demo` plays the first of them.
+pytestmark = [pytest.mark.airflow, pytest.mark.matrix]
 
 FIRST, SECOND = 1000001, 1000002
 PATIENCE_SECONDS = 240.0

@@ -55,6 +55,7 @@ def wait_for_state(airflow: RealAirflow, run: tuple[str, str], state: str) -> Ta
     return airflow.wait_for(look, what=f"the task to be {state}")
 
 
+@pytest.mark.matrix  # what it lets tests do, they do
 def test_a_deferred_task_can_be_cleared_marked_and_deleted(real_airflow):
     rest = real_airflow.rest
     real_airflow.wait_for_dag("harness_long")
