@@ -27,6 +27,10 @@ T = TypeVar("T")
 Raw = dict[str, Any]
 
 
+TURNS_OF_AN_ACCEPT = 5
+"""Of the loop: what was accepted just before has its transport by then, and is closed with the others."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """A request as it came in."""
@@ -132,14 +136,18 @@ class ApiServer:
         server = web.Server(self._serve, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
+        self._site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await self._site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(self, *_error: object) -> None:
         self._ended.set()
         self.end_watches()
+        if self._site in self._runner.sites:  # a test may have ended it before
+            await self._site.stop()
+        for _ in range(TURNS_OF_AN_ACCEPT):
+            await asyncio.sleep(0)
         await self._runner.cleanup()
 
     def write_kubeconfig(self, folder: Path, token: str = "letmein") -> str:
