@@ -15,7 +15,7 @@ from airflow_provider_dispatch.cli.screen import View
 from airflow_provider_dispatch.core import wire
 from airflow_provider_dispatch.core.capabilities import Finding, Preflight
 from airflow_provider_dispatch.core.holds import Hold
-from airflow_provider_dispatch.core.identity import NOT_MAPPED, JobID
+from airflow_provider_dispatch.core.identity import NOT_MAPPED
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.narration import describe, describe_duration
 from airflow_provider_dispatch.core.observation import Observation
@@ -177,11 +177,6 @@ def describe_owner(owner: Owner) -> str:
         return ""
     index = "" if owner.map_index == NOT_MAPPED else f"[{owner.map_index}]"
     return f"{owner.dag_id}/{owner.run_id}/{owner.task_id}{index}"
-
-
-def describe_job(job: JobID, submission: int, seen: Observation, now: datetime) -> str:
-    """The line about one of several watched jobs."""
-    return f"{job} {submission}  {describe(seen, now)}"
 
 
 def _describe_ranks(seen: Observation, index: int) -> str:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import ControllerSettings
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, Name
 from airflow_provider_dispatch.controller.lease import USABLE_SHARE
+from airflow_provider_dispatch.core.validation import validate_settings
 from airflow_provider_dispatch.exceptions import SpecError
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -129,7 +130,8 @@ def parse_config(arguments: Sequence[str]) -> ControllerConfig:
     path = given.pop("config", None)
     named = given.pop("namespace", None)
     flags = given | ({"namespaces": tuple(named)} if named else {})
-    return _validate({**(_read_file(Path(path)) if path else {}), **flags})
+    written = _read_file(Path(path)) if path else {}
+    return validate_settings(ControllerConfig, {**written, **flags}, whole="config")
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -156,12 +158,3 @@ def _read_file(path: Path) -> Mapping[str, object]:
     if not isinstance(content, dict):
         raise SpecError("config", "must be a mapping of fields", str(path))
     return {str(key): value for key, value in content.items()}
-
-
-def _validate(fields: Mapping[str, object]) -> ControllerConfig:
-    try:
-        return ControllerConfig.model_validate(dict(fields))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SpecError(where or "config", first["msg"].removeprefix("Value error, ")) from None

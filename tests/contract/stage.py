@@ -47,8 +47,6 @@ class Difference(StrEnum):
     """What a backend is declared not to do as the others do; scenarios ask before they look."""
 
     NO_POSITION = "the scheduler doesn't tell a job's place in its queue"
-    NO_RESTARTS = "max_restarts is refused"
-    NO_UNTIL = "a hold's until is refused"
     NO_QUEUES = "jobs name no queue"
     KEEPS_ITS_NODES = "the machine is shared with other tests and isn't taken away here"
     A_PATH_PER_POD = "the result path is the same in every pod, and each pod has a file system of its own"

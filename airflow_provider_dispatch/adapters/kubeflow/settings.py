@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
-from airflow_provider_dispatch.exceptions import SpecError
+from airflow_provider_dispatch.core.validation import validate_settings
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -73,9 +73,4 @@ def parse_settings(fields: Mapping[str, object]) -> KubeflowSettings:
 
     :raises SpecError: an unknown field or a wrong value; never shows the value.
     """
-    try:
-        return KubeflowSettings.model_validate(dict(fields))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SpecError(where or "settings", first["msg"].removeprefix("Value error, ")) from None
+    return validate_settings(KubeflowSettings, fields)

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from airflow_provider_dispatch.adapters.local.layout import StoreLayout
-from airflow_provider_dispatch.exceptions import SpecError
+from airflow_provider_dispatch.core.validation import validate_settings
 
 
 class LocalSettings(BaseModel):
@@ -56,9 +56,4 @@ def parse_settings(fields: Mapping[str, object]) -> LocalSettings:
 
     :raises SpecError: an unknown field or a wrong value; never shows the value.
     """
-    try:
-        return LocalSettings.model_validate(dict(fields))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SpecError(where or "settings", first["msg"].removeprefix("Value error, ")) from None
+    return validate_settings(LocalSettings, fields)

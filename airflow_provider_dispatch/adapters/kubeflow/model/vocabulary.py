@@ -95,7 +95,6 @@ FINISHED = "Finished"
 CHECK_PENDING = "Pending"
 CHECK_READY = "Ready"
 CHECK_RETRY = "Retry"
-CHECK_REJECTED = "Rejected"
 
 # -- Trainer 2.3 (pkg/apis/trainer/v1alpha1/trainjob_types.go) --
 ANCESTOR_STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"

@@ -29,7 +29,6 @@ SHARED_POLICIES, AIRFLOW_POLICIES, CONTROLLER_POLICIES = (
 )
 AIRFLOW = "airflow/cluster.yaml"
 JOBS_NAMESPACE = "airflow/namespace.yaml"
-BASE_NAMESPACE = "default"
 PART_LABEL = "app.kubernetes.io/part-of"
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 CONTROLLER_LABEL = f"{words.DOMAIN}/controller"

@@ -308,8 +308,6 @@ def test_with_a_queue_kueue_ends_a_gang_that_cannot_become_whole():
 
 # -- proof of death ----------------------------------------------------------------------------------------------------
 
-VANISHED = replace(OLD, vanished_at=NOW - PROOF - SECOND)
-
 
 @pytest.mark.parametrize(
     ("seen", "is_dead"),

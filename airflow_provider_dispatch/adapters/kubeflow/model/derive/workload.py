@@ -69,7 +69,6 @@ class Standing:
     evictions: int = 0
     preemptions: int = 0
     checks: tuple[tuple[str, str, str], ...] = ()
-    requeue_at: datetime | None = None
     created_at: datetime | None = None
     name: str = ""
 
@@ -121,7 +120,6 @@ def read_standing(workload: Raw | None) -> Standing:
         evictions=_count_evictions(workload, lambda reason: not reason.startswith(_NOT_PUT_BACK)),
         preemptions=_count_evictions(workload, lambda reason: reason == words.PREEMPTED),
         checks=_read_checks(workload),
-        requeue_at=fields.moment(workload, "status", "requeueState", "requeueAt"),
         created_at=fields.moment(workload, "metadata", "creationTimestamp"),
         name=fields.name(workload),
     )
