@@ -90,5 +90,9 @@ class Bed(ABC):
         """Restart Kueue with these settings laid over the testbed's own, for example ``waitForPodsReady``."""
 
     @abstractmethod
+    def load_controller_image(self) -> str:
+        """Give both nodes the admission controller's image, made of this checkout; the image's name."""
+
+    @abstractmethod
     def add_fake_nodes(self, count: int) -> None:
         """Nodes whose pods exist on paper only, besides the real ones, tainted ``kwok.x-k8s.io/node=fake``."""

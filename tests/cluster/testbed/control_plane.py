@@ -15,7 +15,7 @@ from functools import partial
 
 from tests.cluster.testbed.build import run_to_end
 from tests.cluster.testbed.certificates import Authority, write_signing_keys
-from tests.cluster.testbed.layout import Layout, answers
+from tests.cluster.testbed.layout import API_PORT, Layout, answers
 from tests.cluster.testbed.supervisor import Component
 
 USERS = (
@@ -31,6 +31,8 @@ USERS = (
     "kwok",
 )
 AUDIT_LOG = "audit.log"
+SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+"""Of the API server, as pods know it."""
 NODE_MONITOR_GRACE_SECONDS = 20
 """A silent node is NotReady after this."""
 
@@ -38,7 +40,7 @@ NODE_MONITOR_GRACE_SECONDS = 20
 def write_credentials(layout: Layout) -> None:
     """Certificates, a token for each user, and the kubeconfigs that hold them."""
     authority = Authority(layout.certificates)
-    authority.issue("apiserver", hosts=["127.0.0.1", "localhost", layout.slot.gateway])
+    authority.issue("apiserver", hosts=["127.0.0.1", "localhost", layout.slot.gateway, *SERVICE_NAMES])
     authority.issue("webhook", hosts=["127.0.0.1", "localhost"])
     # The group of the masters: what the API server asks of a kubelet (logs, exec) is not what we test.
     authority.issue("kubelet-client", organization="system:masters")
@@ -108,8 +110,9 @@ def build_apiserver(layout: Layout) -> Component:
         "etcd-servers": f"http://127.0.0.1:{layout.ports['etcd']}",
         "bind-address": layout.slot.gateway,
         "advertise-address": layout.slot.gateway,
-        "secure-port": layout.ports["apiserver"],
-        "service-cluster-ip-range": "10.96.0.0/16",
+        "secure-port": API_PORT,
+        # The first address is that of Service `kubernetes`: ours, so that pods reach it without any translation.
+        "service-cluster-ip-range": layout.slot.subnet,
         "endpoint-reconciler-type": "none",
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-account-key-file": pki / "service-accounts.pub",

@@ -63,6 +63,9 @@ class ForeignBed(Bed):
     def configure_kueue(self, wishes: Mapping[str, Any]) -> None:
         _skip(f"can't set {', '.join(wishes)} of Kueue")
 
+    def load_controller_image(self) -> str:
+        _skip("can't be given the controller's image")
+
     def add_fake_nodes(self, count: int) -> None:
         _skip("has no fake nodes")
 

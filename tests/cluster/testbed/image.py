@@ -11,8 +11,9 @@ import io
 import json
 import platform
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from tests.cluster.testbed import pins
 from tests.cluster.testbed.build import Builder, run_to_end
@@ -27,17 +28,22 @@ IMAGE_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 def ensure_images(builder: Builder) -> list[Path]:
     """The archives of all images, made if need be."""
     pause = builder.ensure_binary(pins.BINARIES["pause"])
-    packages = " ".join(pins.IMAGE_PACKAGES)
-    key = hashlib.sha256(f"{packages} {pins.TRAINER_IMAGE} {read_codename()}".encode()).hexdigest()[:12]
-    trainer = builder.ensure(Path("images", f"trainer-{key}.tar"), _build_trainer)
+    trainer = ensure_trainer(builder)
     return [
         trainer,
         _ensure_examples(builder, trainer),
         builder.ensure(
             Path("images", f"{pause.parent.name}.tar"),
-            lambda path: write_image(path, [_layer_of(pause)], pins.PAUSE_IMAGE, ["/pause"]),
+            lambda path: write_image(path, [_layer_of(pause)], pins.PAUSE_IMAGE, {"Cmd": ["/pause"]}),
         ),
     ]
+
+
+def ensure_trainer(builder: Builder) -> Path:
+    """The archive of the image to train in: Debian with Python and numpy."""
+    packages = " ".join(pins.IMAGE_PACKAGES)
+    key = hashlib.sha256(f"{packages} {pins.TRAINER_IMAGE} {read_codename()}".encode()).hexdigest()[:12]
+    return builder.ensure(Path("images", f"trainer-{key}.tar"), _build_trainer)
 
 
 def _ensure_examples(builder: Builder, trainer: Path) -> Path:
@@ -46,7 +52,7 @@ def _ensure_examples(builder: Builder, trainer: Path) -> Path:
     key = hashlib.sha256(f"{trainer.name} {pins.EXAMPLES_IMAGE}".encode() + layer).hexdigest()[:12]
     return builder.ensure(
         Path("images", f"examples-{key}.tar"),
-        lambda path: write_image(path, [*read_layers(trainer), layer], pins.EXAMPLES_IMAGE, ["python3"]),
+        lambda path: write_image(path, [*read_layers(trainer), layer], pins.EXAMPLES_IMAGE, {"Cmd": ["python3"]}),
     )
 
 
@@ -64,7 +70,7 @@ def _build_trainer(path: Path) -> None:
     include = f"--include={','.join(pins.IMAGE_PACKAGES)}"
     try:
         run_to_end(["mmdebstrap", "--variant=minbase", include, read_codename(), str(layer), *sources])
-        write_image(path, [layer.read_bytes()], pins.TRAINER_IMAGE, ["python3"])
+        write_image(path, [layer.read_bytes()], pins.TRAINER_IMAGE, {"Cmd": ["python3"]})
     finally:
         layer.unlink(missing_ok=True)
 
@@ -79,25 +85,41 @@ def _layer_of(program: Path) -> bytes:
 def read_layers(image: Path) -> list[bytes]:
     """The layers of an archive that :func:`write_image` has made, the lowest first."""
     with tarfile.open(image) as archive:
-        (manifest,) = json.loads(_read_member(archive, "manifest.json"))
-        return [_read_member(archive, name) for name in manifest["Layers"]]
+        return [_open_member(archive, name).read() for name in _list_layers(archive)]
 
 
-def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
+def open_layers(image: Path) -> Iterator[tarfile.TarFile]:
+    """The same to be looked into, without reading all of it."""
+    with tarfile.open(image) as archive:
+        for name in _list_layers(archive):
+            with tarfile.open(fileobj=_open_member(archive, name)) as layer:
+                yield layer
+
+
+def _list_layers(archive: tarfile.TarFile) -> list[str]:
+    (manifest,) = json.load(_open_member(archive, "manifest.json"))
+    names: list[str] = manifest["Layers"]
+    return names
+
+
+def _open_member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     content = archive.extractfile(name)
     if content is None:
         raise TestbedError(f"an image whose {name} is no file")
-    return content.read()
+    return content
 
 
-def write_image(path: Path, layers: Sequence[bytes], name: str, command: Sequence[str]) -> None:
-    """Write an image of these layers, uncompressed tar archives, the lowest first."""
+def write_image(path: Path, layers: Sequence[bytes], name: str, settings: Mapping[str, object]) -> None:
+    """Write an image of these layers, uncompressed tar archives, the lowest first.
+
+    :param settings: of its containers, such as ``Cmd``.
+    """
     digests = [hashlib.sha256(layer).hexdigest() for layer in layers]
     config = json.dumps(
         {
             "architecture": IMAGE_ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
-            "config": {"Env": [SEARCH_PATH], "Cmd": list(command), "WorkingDir": "/"},
+            "config": {"Env": [SEARCH_PATH], "WorkingDir": "/", **settings},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
         }
     ).encode()

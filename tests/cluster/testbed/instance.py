@@ -24,12 +24,13 @@ from typing import Any, Self
 from tests.cluster.testbed import control_plane, controllers, fake_nodes, pins
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.build import Builder
+from tests.cluster.testbed.controller_image import load_controller_image
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.image import ensure_images
 from tests.cluster.testbed.layout import PORT_NAMES, Layout
 from tests.cluster.testbed.leftovers import NODE_NAMES, clear_instance, remove_folder
 from tests.cluster.testbed.node import Node
-from tests.cluster.testbed.objects import build_shared_objects
+from tests.cluster.testbed.objects import build_bare_objects, build_shared_objects
 from tests.cluster.testbed.slots import SLOTS, Holder, Slot, SlotLock, has_foreign_addresses, list_used, lock_slot
 from tests.cluster.testbed.store import ensure_store
 from tests.cluster.testbed.supervisor import READY_TIMEOUT_SECONDS, Supervisor
@@ -39,6 +40,7 @@ WEBHOOK_PATIENCE_SECONDS = 20.0
 
 class Testbed(Bed):
     """:param kueue: settings laid over the testbed's own, for instance ``{"waitForPodsReady": {"timeout": "30s"}}``.
+    :param is_bare: without what `dispatch setup` and `dispatch queue create` make.
     :param keep_logs_in: a folder that gets the logs of an instance that failed; None: they are lost.
     :param is_background: it is to run until it is taken down, and says so in the list of instances.
     """
@@ -49,6 +51,7 @@ class Testbed(Bed):
         self,
         *,
         kueue: Mapping[str, Any] | None = None,
+        is_bare: bool = False,
         cache: Path | None = None,
         keep_logs_in: Path | None = None,
         is_background: bool = False,
@@ -57,6 +60,7 @@ class Testbed(Bed):
         self._cache = cache or pins.find_cache()
         self._builder = Builder(self._cache, report=report)
         self._kueue_settings = dict(kueue or {})
+        self._is_bare = is_bare
         self._keep_logs_in = keep_logs_in
         self._is_background = is_background
         self._report = report
@@ -115,6 +119,9 @@ class Testbed(Bed):
         self.components.stop("kueue")
         self.components.start(controllers.build_kueue(self._layout, wishes))
         self.components.wait_ready("kueue")
+
+    def load_controller_image(self) -> str:
+        return load_controller_image(self.folder, self._builder)
 
     def add_fake_nodes(self, count: int) -> None:
         program = self._builder.ensure_binary(pins.FAKE_NODES)
@@ -229,7 +236,8 @@ class Testbed(Bed):
             components.start(part)
         components.wait_ready(*(part.name for part in parts), "kube-controller-manager", "kube-scheduler")
         controllers.apply_webhooks(layout, self.api)
-        self.api.apply(*build_shared_objects(), patience_seconds=WEBHOOK_PATIENCE_SECONDS)
+        shared = build_bare_objects() if self._is_bare else build_shared_objects()
+        self.api.apply(*shared, patience_seconds=WEBHOOK_PATIENCE_SECONDS)
 
     def _start_node(self, node: Node) -> None:
         containerd, kubelet = node.component_names

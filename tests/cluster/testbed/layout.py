@@ -13,10 +13,11 @@ from typing import Any
 
 from tests.cluster.testbed.slots import Slot
 
+API_PORT = 443
+"""What Service `kubernetes` says. The address is the instance's own."""
 PORT_NAMES = (
     "etcd",
     "etcd-peer",
-    "apiserver",
     "controller-manager",
     "scheduler",
     *(f"{name}-{what}" for name in ("jobset", "trainer", "kueue") for what in ("webhook", "health")),
@@ -57,7 +58,7 @@ class Layout:
 
     @property
     def url(self) -> str:
-        return f"https://{self.slot.gateway}:{self.ports['apiserver']}"
+        return f"https://{self.slot.gateway}:{API_PORT}"
 
     def program(self, name: str) -> str:
         return str(self.programs[name])

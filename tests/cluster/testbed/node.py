@@ -26,6 +26,11 @@ CNI_PROGRAMS = "/usr/lib/cni"
 MAX_PODS = 200
 
 
+def build_socket_path(folder: Path) -> Path:
+    """Of the containerd of the node whose folder that is."""
+    return folder / "containerd.sock"
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     layout: Layout
@@ -37,7 +42,7 @@ class Node:
 
     @property
     def socket(self) -> Path:
-        return self.folder / "containerd.sock"
+        return build_socket_path(self.folder)
 
     @property
     def component_names(self) -> tuple[str, str]:

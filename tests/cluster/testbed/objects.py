@@ -20,6 +20,22 @@ SLOT = "example.com/slot"
 """An extended resource that both nodes have plenty of."""
 
 
+def build_bare_objects() -> list[Manifest]:
+    """What is there before anybody sets the cluster up for jobs of ours: priorities and a runtime."""
+    return [
+        *(
+            {
+                "apiVersion": KUEUE_VERSION,
+                "kind": "WorkloadPriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
+            for name, value in PRIORITIES.items()
+        ),
+        build_runtime(RUNTIME),
+    ]
+
+
 def build_shared_objects() -> list[Manifest]:
     """Cluster-wide, the same for all tests."""
     return [
@@ -31,16 +47,7 @@ def build_shared_objects() -> list[Manifest]:
             "metadata": {"name": ADMISSION_CHECK},
             "spec": {"controllerName": CONTROLLER_NAME},
         },
-        *(
-            {
-                "apiVersion": KUEUE_VERSION,
-                "kind": "WorkloadPriorityClass",
-                "metadata": {"name": name},
-                "value": value,
-            }
-            for name, value in PRIORITIES.items()
-        ),
-        build_runtime(RUNTIME),
+        *build_bare_objects(),
     ]
 
 

@@ -14,7 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.testbed import pins
 from tests.cluster.testbed.bed import Bed
+from tests.cluster.testbed.build import Builder
+from tests.cluster.testbed.controller_image import load_controller_image
 from tests.cluster.testbed.errors import TestbedError
 
 SOCKET_NAME = "control.sock"
@@ -43,6 +46,9 @@ class AttachedBed(Bed):
 
     def configure_kueue(self, wishes: Mapping[str, Any]) -> None:
         self._ask("configure_kueue", dict(wishes))
+
+    def load_controller_image(self) -> str:
+        return load_controller_image(self.folder, Builder(pins.find_cache()))
 
     def add_fake_nodes(self, count: int) -> None:
         self._ask("add_fake_nodes", count)

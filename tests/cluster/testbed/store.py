@@ -72,7 +72,11 @@ def containerd_answers(socket: Path) -> bool:
     return True
 
 
-def run_ctr(socket: Path, *arguments: str) -> None:
-    """In the name space of Kubernetes."""
+def is_image_known(socket: Path, name: str) -> bool:
+    return name in run_ctr(socket, "images", "list", "--quiet").split()
+
+
+def run_ctr(socket: Path, *arguments: str) -> str:
+    """In the name space of Kubernetes; what it prints."""
     address = ["--address", str(socket), "--connect-timeout", "1s", "--namespace", "k8s.io"]
-    run_to_end(["ctr", *address, *arguments])
+    return run_to_end(["ctr", *address, *arguments])

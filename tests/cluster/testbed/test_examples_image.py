@@ -15,7 +15,7 @@ from tests.cluster.testbed.image import read_layers, write_image
 
 
 def test_an_image_has_its_layers_in_order(tmp_path: Path):
-    write_image(tmp_path / "image.tar", [b"below", b"above"], "localhost/two:1", ["run"])
+    write_image(tmp_path / "image.tar", [b"below", b"above"], "localhost/two:1", {"Cmd": ["run"]})
     assert read_layers(tmp_path / "image.tar") == [b"below", b"above"]
 
 
