@@ -52,6 +52,7 @@ class Difference(StrEnum):
     A_PATH_PER_POD = "the result path is the same in every pod, and each pod has a file system of its own"
     OWN_EVENTS = "what is told of a job's life is mixed with what the cluster's own parts tell"
     OWN_WORDS = "reasons for waiting are the scheduler's own"
+    ROOM_BEFORE_DEATH = "the scheduler may give a job's room away while its processes end"
 
 
 class Stage(ABC):

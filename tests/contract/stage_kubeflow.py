@@ -54,6 +54,7 @@ class KubeflowStage(ProcessStage):
             Difference.A_PATH_PER_POD,
             Difference.OWN_EVENTS,
             Difference.OWN_WORDS,
+            Difference.ROOM_BEFORE_DEATH,
         }
     )
 

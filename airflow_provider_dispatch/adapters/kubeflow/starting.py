@@ -16,7 +16,7 @@ from datetime import datetime
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.deadlines import within
 from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
-from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_objects
+from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_ledger, fetch_objects
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
@@ -114,7 +114,7 @@ async def _ensure_trainjob(starter: _Starter) -> Raw:
     client, settings, request = starter.client, starter.settings, starter.request
     trainjobs, config_map = await asyncio.gather(
         fetch_trainjobs(client, settings, request.job),
-        client.get(CONFIG_MAPS, build_ledger_name(request.job), settings.namespace),
+        fetch_ledger(client, settings.namespace, request.job),
     )
     ledger = _read_ledger(starter, config_map)
     if existing := next((one for one in trainjobs if read_submission_number(one) == request.submission), None):
@@ -216,28 +216,34 @@ async def _ensure_runtime(starter: _Starter, runtime: Raw) -> None:
 
 
 async def _ensure_ledger(starter: _Starter, config_map: Raw | None, ledger: Ledger) -> None:
-    """Use the number up: at most one of two callers with different submissions goes on."""
-    request, namespace = starter.request, starter.settings.namespace
-    wanted = replace(ledger, submission=request.submission, deployment=request.owner.deployment)
-    if ledger == wanted:
-        return
-    try:
-        if config_map is None:
-            await starter.client.create(CONFIG_MAPS, build_ledger(request.job, wanted), namespace)
+    """Use the number up: at most one of two callers with different submissions goes on.
+
+    :param ledger: what the number was judged by. The controller notes the ends of pods in the same object at any time.
+    """
+    request, number = starter.request, ledger.submission
+    while True:
+        wanted = replace(ledger, submission=request.submission, deployment=request.owner.deployment)
+        if ledger == wanted:
+            return
+        try:
+            await _write_ledger(starter, config_map, wanted)
+        except (AlreadyExistsError, StaleObjectError, ObjectGoneError):
+            config_map = await fetch_ledger(starter.client, starter.settings.namespace, request.job)
         else:
-            version = fields.text(config_map, "metadata", "resourceVersion")
-            patch = {"metadata": {"resourceVersion": version}, "data": build_ledger_data(wanted)}
-            await starter.client.patch(CONFIG_MAPS, build_ledger_name(request.job), patch, namespace)
-    except (AlreadyExistsError, StaleObjectError, ObjectGoneError):
-        await _recheck_ledger(starter)
+            return
+        ledger = _read_ledger(starter, config_map)
+        if ledger.submission not in (number, request.submission):
+            raise UnavailableError(f"somebody else changed the ledger of job {request.job} meanwhile; try again")
 
 
-async def _recheck_ledger(starter: _Starter) -> None:
-    """Somebody else wrote the ledger at the same time: the same call, or another."""
-    name = build_ledger_name(starter.request.job)
-    ledger = _read_ledger(starter, await starter.client.get(CONFIG_MAPS, name, starter.settings.namespace))
-    if ledger.submission != starter.request.submission:
-        raise UnavailableError(f"somebody else changed the ledger of job {starter.request.job} meanwhile; try again")
+async def _write_ledger(starter: _Starter, config_map: Raw | None, ledger: Ledger) -> None:
+    job, namespace = starter.request.job, starter.settings.namespace
+    if config_map is None:
+        await starter.client.create(CONFIG_MAPS, build_ledger(job, ledger), namespace)
+    else:
+        version = fields.text(config_map, "metadata", "resourceVersion")
+        patch = {"metadata": {"resourceVersion": version}, "data": build_ledger_data(ledger)}
+        await starter.client.patch(CONFIG_MAPS, build_ledger_name(job), patch, namespace)
 
 
 async def _create_trainjob(starter: _Starter, trainjob: Raw, terms: Terms) -> Raw:

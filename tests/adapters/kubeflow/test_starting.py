@@ -279,6 +279,19 @@ def test_a_ledger_that_another_submission_has_just_moved_is_no_longer_ours_to_us
     assert client.peek_all(TRAINJOBS) == []
 
 
+def test_a_ledger_into_which_the_controller_writes_meanwhile_keeps_what_it_wrote() -> None:
+    client = build_cluster()
+    client.put(CONFIG_MAPS, build_ledger(JOB, Ledger(1, "")))
+
+    def note_a_death(client: MemoryClient, verb: str, resource: Resource, body: Any) -> None:
+        if (verb, resource) == ("create", TRAINING_RUNTIMES):
+            client.put(CONFIG_MAPS, build_ledger(JOB, Ledger(1, "", record="noted meanwhile")))
+
+    client.reactions.append(note_a_death)
+    assert begin(client, ask(submission=2)).submission == 2
+    assert ledger(client) == Ledger(2, "", record="noted meanwhile")
+
+
 @pytest.mark.parametrize(
     ("spec", "settings", "field", "said"),
     [
@@ -290,6 +303,7 @@ def test_a_ledger_that_another_submission_has_just_moved_is_no_longer_ours_to_us
         ({"runtime": "jax"}, KUEUE, "runtime", "the cluster's are plain"),
         ({}, KubeflowSettings(queue="lq"), "runtime", "name a training runtime"),
         ({"env": {"Ä": "x"}}, KUEUE, "roles[0].env", "printable ASCII"),
+        ({"secrets": {"Ä": "team/x"}}, KUEUE, "roles[0].secrets", "printable ASCII"),
     ],
 )
 def test_what_the_cluster_can_not_carry_is_told_before_anything_is_written(
