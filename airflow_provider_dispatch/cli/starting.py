@@ -51,6 +51,13 @@ class SpecOptions:
         list[str] | None,
         Option(help="name=value, or a name alone: your own value. May be given again.", rich_help_panel=SPEC_PANEL),
     ] = None
+    secret: Annotated[
+        list[str] | None,
+        Option(
+            help="variable=secret/key: the value stands in that secret, where the ranks run. May be given again.",
+            rich_help_panel=SPEC_PANEL,
+        ),
+    ] = None
     resource: Annotated[
         list[str] | None,
         Option(help="Per node, such as cpu=500m or memory=1Gi. May be given again.", rich_help_panel=SPEC_PANEL),
@@ -98,6 +105,7 @@ class SpecOptions:
             "image": self.image,
             "runtime": self.runtime,
             "env": read_environment(self.env or ()) or None,
+            "secrets": read_pairs("--secret", self.secret or (), is_shown=False) or None,
             "resources": read_pairs("--resource", self.resource or ()) or None,
             "labels": read_pairs("--label", self.label or ()) or None,
             "queue": self.queue,

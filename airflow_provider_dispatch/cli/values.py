@@ -58,15 +58,16 @@ def read_moment(option: str, text: str, now: datetime) -> datetime:
     return moment if moment.tzinfo is not None else moment.astimezone()
 
 
-def read_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+def read_pairs(option: str, texts: Iterable[str], *, is_shown: bool = True) -> dict[str, str]:
     """Pairs written ``name=value``.
 
+    :param is_shown: False where somebody may have written a secret by mistake.
     :raises SpecError: no ``=``, or nothing before it.
     """
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise SpecError(option, "must be written name=value", text)
+            raise SpecError(option, "must be written name=value", text if is_shown else None)
         pairs[name] = value
     return pairs

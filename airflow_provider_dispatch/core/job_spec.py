@@ -2,8 +2,8 @@
 """What a user wants run: roles, their order and what they need. Untrusted input enters here, so it is pydantic.
 
 Operators, the command and plain programs build one; adapters read it. Validation happens before anything is sent and
-its errors name the field; values of environment variables never appear in them. The models are built on first use,
-because importing this module is part of parsing a DAG file.
+its errors name the field; values of environment variables never appear in them, nor in how a spec is written out for
+people. The models are built on first use, because importing this module is part of parsing a DAG file.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from pydantic import (
 )
 
 from airflow_provider_dispatch.core.quantity import parse_quantity
+from airflow_provider_dispatch.core.secret_reference import parse_secret_reference
 from airflow_provider_dispatch.core.startup_order import check_order
 from airflow_provider_dispatch.exceptions import SpecError
 
 WHOLE = "spec"
 ONLY_ROLE = "node"
 RESERVED_PREFIX = "DISPATCH_"
-FLAT_ROLE_FIELDS = ("nodes", "command", "image", "env", "resources", "readiness")
+FLAT_ROLE_FIELDS = ("nodes", "command", "image", "env", "secrets", "resources", "readiness")
 MOST_NODES = 1_000_000
 LONGEST_NAME = 253
 ROLE_NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
 ENV_NAME = re.compile(r"[^=\0]+")
+VARIABLES = ("env", "secrets")
+"""Fields whose content no error shows: somebody may have written a value where a name belongs."""
 
 
 def _refuse_line(value: object) -> object:
@@ -61,7 +64,13 @@ def _refuse_nameless(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _refuse_value(reference: str) -> str:
+    parse_secret_reference(reference)
+    return reference
+
+
 Word = Annotated[str, AfterValidator(_refuse_nul)]
+Secret = Annotated[str, AfterValidator(_refuse_value)]
 Name = Annotated[str, Field(min_length=1), AfterValidator(_refuse_nul)]
 Command = Annotated[
     tuple[Word, ...], Field(min_length=1), BeforeValidator(_refuse_line), AfterValidator(_refuse_nameless)
@@ -115,18 +124,22 @@ class RoleSpec(_SpecModel):
 
     :param resources: per node, as Kubernetes quantities; requests and limits alike.
     :param image: container image; means nothing to the local adapter.
+    :param env: variables and their values, which anybody who may look at the job can read.
+    :param secrets: variables whose values stand in a secret, as ``name/key``: on a cluster a Secret of the job's
+        namespace, locally a file of the store.
     """
 
     name: str = Field(default=ONLY_ROLE, pattern=ROLE_NAME)
     nodes: int = Field(default=1, ge=1, le=MOST_NODES)
     command: Command
     image: Name | None = None
-    env: dict[str, Word] = {}
+    env: dict[str, Word] = Field(default={}, repr=False)
+    secrets: dict[str, Secret] = {}
     resources: dict[str, str | int | float] = {}
     after: tuple[After, ...] = ()
     readiness: Readiness | None = None
 
-    @field_validator("env")
+    @field_validator(*VARIABLES)
     @classmethod
     def _has_free_names(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
@@ -137,6 +150,12 @@ class RoleSpec(_SpecModel):
             if name.startswith(RESERVED_PREFIX):
                 raise ValueError(f"{name}: names that begin with {RESERVED_PREFIX} are set by the adapter")
         return value
+
+    @model_validator(mode="after")
+    def _has_one_source_a_variable(self) -> RoleSpec:
+        if twice := self.env.keys() & self.secrets.keys():
+            raise SpecError("secrets", f"{min(twice)} is in env, too; leave one out")
+        return self
 
     @field_validator("resources", mode="before")
     @classmethod
@@ -230,10 +249,15 @@ class JobSpec(_SpecModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical form: equal specs have equal digests, also where a quantity is spelt otherwise."""
+        """SHA-256 of the canonical form: equal specs have equal digests, also where a quantity is spelt otherwise.
+
+        A field that came later counts only where it is set: the digests of jobs that run already must stay.
+        """
         plain = self.model_dump(mode="json")
         for role, plain_role in zip(self.roles, plain["roles"], strict=True):
             plain_role["resources"] = role.requests
+            if not role.secrets:
+                del plain_role["secrets"]
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -259,7 +283,8 @@ def _translate(error: ValidationError) -> SpecError:
         return SpecError(path, "there is no such field; correct its name or leave it out")
     problem = first["msg"].removeprefix("Value error, ")
     given = str(first["input"]) if isinstance(first["input"], timedelta) else first["input"]
-    shown = None if "env" in first["loc"] or not isinstance(given, str | int | float) else given
+    is_hidden = not set(VARIABLES).isdisjoint(first["loc"])
+    shown = None if is_hidden or not isinstance(given, str | int | float) else given
     return SpecError(path or WHOLE, problem, shown)
 
 

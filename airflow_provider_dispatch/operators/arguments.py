@@ -45,6 +45,7 @@ SPEC_ARGUMENTS = (
     "resources_per_node",
     "image",
     "env",
+    "secrets",
     "runtime",
     "roles",
     "success_roles",
@@ -62,7 +63,7 @@ LEAST_OF_NUMBER = {"num_nodes": 1, "max_restarts": 0, "max_preemptions": 0}
 CHECK_OF_ARGUMENT = {
     "command": "words",
     **dict.fromkeys(LEAST_OF_NUMBER, "number"),
-    **dict.fromkeys(("resources_per_node", "env", "labels"), "mapping"),
+    **dict.fromkeys(("resources_per_node", "env", "secrets", "labels"), "mapping"),
     "grace_period": "duration",
 }
 NO_TIME = timedelta(0)

@@ -91,6 +91,8 @@ class DispatchTrainJobOperator(_JobOperator):
     :param command: words of the command; no shell reads them.
     :param num_nodes: ranks, one a node.
     :param resources_per_node: quantities as in Kubernetes, for instance ``{"cpu": "500m", "memory": "1Gi"}``.
+    :param env: variables and their values, which the task's rendered fields show.
+    :param secrets: variables and where their values stand, as ``name/key``; never the values themselves.
     :param runtime: training runtime by name; None where the backend has one only.
     :param roles: instead of the above, roles with a command, nodes and resources each, and their order.
     :param success_roles: roles whose ranks must all exit 0; None means all.
@@ -136,6 +138,7 @@ class DispatchTrainJobOperator(_JobOperator):
         resources_per_node: Mapping[str, str | int | float] | XComArg | None = None,
         image: str | XComArg | None = None,
         env: Mapping[str, str] | XComArg | None = None,
+        secrets: Mapping[str, str] | XComArg | None = None,
         runtime: str | XComArg | None = None,
         roles: Sequence[Mapping[str, object]] | XComArg | None = None,
         success_roles: Sequence[str] | XComArg | None = None,
@@ -260,6 +263,7 @@ class DispatchStartJobOperator(_JobOperator):
         resources_per_node: Mapping[str, str | int | float] | XComArg | None = None,
         image: str | XComArg | None = None,
         env: Mapping[str, str] | XComArg | None = None,
+        secrets: Mapping[str, str] | XComArg | None = None,
         runtime: str | XComArg | None = None,
         roles: Sequence[Mapping[str, object]] | XComArg | None = None,
         success_roles: Sequence[str] | XComArg | None = None,

@@ -22,6 +22,7 @@ from airflow_provider_dispatch.adapters.local.scheduling.model import RANKS, Nod
 from airflow_provider_dispatch.adapters.local.scheduling.queue_file import DEFAULT_PRIORITIES
 from airflow_provider_dispatch.core.holds import release_hold
 from airflow_provider_dispatch.core.identity import JobID
+from airflow_provider_dispatch.core.job_spec import RoleSpec
 from airflow_provider_dispatch.core.output import Cursor, OutputLine, clean_text
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import JobEvent
@@ -35,6 +36,7 @@ ROOMY = {"cpu": 64_000, "memory": 256 * 2**30, RANKS: 256}
 class FakeBackend:
     """The world that fakes look at.
 
+    :ivar secrets: references to those that there are; None means that every one is there.
     :param capacity: of the one node; cpu in millicores, memory in bytes.
     :param queues: None means that any name is fine and without limit.
     :param default_program: what commands do that the fake doesn't know.
@@ -52,6 +54,7 @@ class FakeBackend:
         self.lock = threading.RLock()
         self.place = "fake"
         self.priorities = dict(DEFAULT_PRIORITIES)
+        self.secrets: set[str] | None = None
         self.submissions: dict[Key, Submission] = {}
         self.statuses: dict[Key, Status] = {}
         self.ledger: dict[JobID, int] = {}
@@ -232,9 +235,9 @@ class FakeBackend:
     def _spawn(self, execution: FakeExecution, role_name: str) -> None:
         role = self.submissions[execution.key].request.spec.role(role_name)
         program = parse_program(role.command, self._default)
+        problem = f"{role.command[0]}: no such command" if program.is_missing else self._find_missing_secret(role)
         for number in range(role.nodes):
-            if program.is_missing:
-                problem = f"{role.command[0]}: no such command"
+            if problem:
                 self.feed(messages.RankNotStarted(execution.key, execution.identity, role_name, number, problem))
                 continue
             self._next_pid += 1
@@ -246,6 +249,10 @@ class FakeBackend:
             if not rank.has_check:
                 rank.is_ready = True
                 self.feed(messages.RankReady(*named))
+
+    def _find_missing_secret(self, role: RoleSpec) -> str:
+        known = role.secrets.values() if self.secrets is None else self.secrets
+        return next((f"there is no secret {each}" for each in role.secrets.values() if each not in known), "")
 
     def _end(self, key: Key, grace: timedelta) -> None:
         execution = self.executions[key]

@@ -237,6 +237,14 @@ def test_a_variable_of_ones_own_goes_to_the_job_without_being_shown(
             assert "hush" not in fake.dispatch(verb, job, "-o", form).out
 
 
+def test_a_secret_is_shown_by_its_name(fake: FakeWorld) -> None:
+    job = fake.dispatch.json("start", "--secret", "TOKEN=team/token", "--env", "MODE=fast", "--", "run")["job"]
+
+    (role,) = fake.dispatch.json("find", job)["submissions"][0]["spec"]["roles"]
+
+    assert (role["secrets"], role["env"]) == ({"TOKEN": "team/token"}, {"MODE": "(hidden)"})
+
+
 def test_a_spec_is_read_from_standard_input(fake: FakeWorld) -> None:
     spec = {"roles": [{"name": "leader", "command": ["run"]}, {"name": "worker", "nodes": 2, "command": ["run"]}]}
 

@@ -90,6 +90,8 @@ def test_the_documented_table_is_the_code(repository: Path) -> None:
             "error: --env = 'DISPATCH_NOT_SET': you have no such variable",
         ),
         (["start", "--env", "=hush", "true"], "error: env: the name that begins with ''"),
+        (["start", "--secret", "hush", "true"], "error: --secret: must be written name=value\n"),
+        (["start", "--secret", "TOKEN=hush", "true"], "error: secrets.TOKEN: name a secret and a key in it, such as "),
         (["start", "--file", "/nowhere/x", "true"], "error: --file = '/nowhere/x': can't be read: No such file"),
         (["start", "--grace-period", "soon", "true"], "error: --grace-period = 'soon': must be a length of time"),
         (

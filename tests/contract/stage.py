@@ -193,6 +193,10 @@ class Stage(ABC):
         """Let rank 0 leave a result and end well."""
 
     @abstractmethod
+    async def keep_secret(self, name: str, key: str, value: str) -> None:
+        """Put a value where ranks get secrets from."""
+
+    @abstractmethod
     async def lose_node(self) -> None:
         """Take the machine away under everything that runs."""
 

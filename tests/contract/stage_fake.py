@@ -36,6 +36,7 @@ class FakeStage(Stage):
                 for name, quota in self.queues.items()
             ]
         self.world = FakeBackend(queues=queues, capacity=self.counted)
+        self.world.secrets = set()
         self.adapter = FakeAdapter(self.world, patience=timedelta(seconds=1))
         self._ticker = asyncio.create_task(self._tick())
 
@@ -98,6 +99,11 @@ class FakeStage(Stage):
             self.world.exit_rank(key, code=0, result=parse_result(text.encode()))
         except ProtocolError as error:
             self.world.exit_rank(key, code=0, result=error)
+
+    async def keep_secret(self, name: str, key: str, value: str) -> None:
+        """There is nobody who could be told its value."""
+        assert self.world.secrets is not None
+        self.world.secrets.add(f"{name}/{key}")
 
     async def lose_node(self) -> None:
         """The agent is the node."""

@@ -162,6 +162,16 @@ class KubeflowStage(ProcessStage):
         """The state folders."""
         return list(self.folder.iterdir())
 
+    async def keep_secret(self, name: str, key: str, value: str) -> None:
+        """In a Secret of the namespace, which the adapter's account need not be able to read."""
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "stringData": {key: value},
+        }
+        await asyncio.to_thread(self.bed.api.apply, secret)
+
     async def lose_node(self) -> None:
         """Its machine is shared: a lost node has tests of its own, in ``tests/cluster``."""
         self.needs(Difference.KEEPS_ITS_NODES)

@@ -87,6 +87,13 @@ class LocalStage(ProcessStage):
         path = '"$CONTROL/$DISPATCH_JOB_ID-$DISPATCH_ROLE-$DISPATCH_RANK.$DISPATCH_EPOCH.ready"'
         return ["/bin/sh", "-c", f"test -e {path}"]
 
+    async def keep_secret(self, name: str, key: str, value: str) -> None:
+        """In a file that nobody else can read."""
+        path = self.store / "secrets" / name / key
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(value)
+
     async def lose_node(self) -> None:
         """The agent is the node."""
         await self._kill_agents()

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.core.state import Cause, State
 from tests.contract.stage import Difference, Stage, soon
 
 SECRET = "AIRFLOW__CORE__FERNET_KEY"
+VALUE = "hf_never-to-be-shown"
 
 
 def test_a_process_sees_its_identity_and_what_its_runtime_promises(stage: Stage, monkeypatch) -> None:
@@ -61,6 +62,30 @@ def test_the_state_folder_survives_and_the_result_path_does_not(stage: Stage) ->
             if Difference.A_PATH_PER_POD not in at.differences:
                 assert first["DISPATCH_RESULT_PATH"] != second["DISPATCH_RESULT_PATH"]
             assert second["DISPATCH_EPOCH"] == "1000002"
+
+    stage.play(scenario)
+
+
+def test_a_rank_sees_the_value_of_a_secret_and_nobody_else_does(stage: Stage) -> None:
+    async def scenario(at: Stage) -> None:
+        await at.keep_secret("hugging-face", "token", VALUE)
+        ref = await at.run(at.spec("run", secrets={"HF_TOKEN": "hugging-face/token"}))
+        await at.begun(ref, 1_000_001)
+        env = await at.environment(ref)
+        assert env.get("HF_TOKEN", VALUE) == VALUE
+        seen, record = await at.adapter.inspect(ref), await at.adapter.find(ref.job)
+        assert record.submissions[0].spec.roles[0].secrets == {"HF_TOKEN": "hugging-face/token"}
+        assert VALUE not in repr((seen, record, await at.adapter.events(ref)))
+
+    stage.play(scenario)
+
+
+def test_a_secret_that_is_not_there_is_named(stage: Stage) -> None:
+    async def scenario(at: Stage) -> None:
+        ref = await at.start(at.spec("run", secrets={"HF_TOKEN": "hugging-face/token"}))
+        await at.adapter.open(ref, deadline=soon())
+        seen = await at.until(ref, lambda o: o.cause is Cause.MISCONFIGURED)
+        assert "hugging-face" in seen.detail
 
     stage.play(scenario)
 

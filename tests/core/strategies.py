@@ -71,6 +71,7 @@ def flat_specs(draw: st.DrawFn) -> JobSpec:
         command=draw(st.lists(words, min_size=1, max_size=3)),
         nodes=draw(st.integers(1, 1_000_000)),
         env={f"V{name}": value for name, value in draw(st.dictionaries(st.integers(0, 9), words, max_size=2)).items()},
+        secrets=draw(st.dictionaries(st.sampled_from(["S0", "S1"]), st.sampled_from(["team/a", "team/b"]), max_size=2)),
         resources=draw(st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), st.integers(0, 2**40), max_size=2)),
         grace_period=draw(st.timedeltas(timedelta(0), timedelta(days=366))),
         labels=draw(st.dictionaries(words, words, max_size=2)),

@@ -54,7 +54,7 @@ def test_what_a_job_is_unless_told() -> None:
     only = spec.roles[0]
 
     assert (only.name, only.nodes, only.image, only.env, only.resources) == ("node", 1, None, {}, {})
-    assert (only.after, only.readiness, only.requests) == ((), None, {})
+    assert (only.after, only.readiness, only.requests, only.secrets) == ((), None, {}, {})
     assert (spec.success_roles, spec.leading_role, spec.max_restarts, spec.max_preemptions) == (None, None, 0, None)
     assert (spec.grace_period, spec.queue, spec.priority, spec.labels) == (timedelta(seconds=30), None, None, {})
     assert (spec.runtime, spec.working_dir) == (None, None)
@@ -184,6 +184,34 @@ def test_no_error_shows_the_value_of_an_environment_variable(env: object, messag
 
 
 @pytest.mark.parametrize(
+    ("secrets", "message"),
+    [
+        ({"A": SECRET}, "secrets.A: name a secret and a key in it, such as hugging-face/token; never the value itself"),
+        ({"A": [SECRET]}, "secrets.A: Input should be a valid string"),
+        ({"DISPATCH_EPOCH": "a/b"}, "secrets: DISPATCH_EPOCH: names that begin with DISPATCH_ are set by the adapter"),
+        (f"A={SECRET}", "secrets: Input should be a valid dictionary"),
+    ],
+)
+def test_a_secret_is_named_and_a_value_in_its_place_is_not_shown(secrets: object, message: str) -> None:
+    assert refusal(command=["a"], secrets=secrets) == message
+    assert refusal(roles=[role(secrets=secrets)]) == f"roles[0].{message}"
+
+
+def test_a_variable_has_one_source() -> None:
+    fields: dict[str, Any] = {"env": {"A": "1", "B": "2"}, "secrets": {"B": "team/b", "A": "team/a"}}
+
+    assert refusal(command=["a"], **fields) == "secrets: A is in env, too; leave one out"
+    assert refusal(roles=[role(**fields)]) == "roles[0].secrets: A is in env, too; leave one out"
+
+
+def test_a_spec_in_words_has_the_names_of_secrets_and_no_value() -> None:
+    spec = JobSpec(command=["a"], env={"TOKEN": SECRET}, secrets={"OTHER": "team/token"})
+
+    assert SECRET not in f"{spec!r} {spec} {spec.roles}"
+    assert "team/token" in repr(spec)
+
+
+@pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
         (Readiness, {}, "spec: give either command or tcp_port"),
@@ -269,6 +297,11 @@ def test_the_digest_is_a_hash_over_the_canonical_form() -> None:
     }  # fmt: skip
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     assert spec.digest == hashlib.sha256(canonical.encode()).hexdigest()
+    plain_role["secrets"] = {"C": "team/token"}
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    fields = {"command": ["a"], "resources": {"cpu": "500m"}, "env": {"B": "ü", "A": ""}}
+    named = JobSpec(**fields, secrets={"C": "team/token"})
+    assert named.digest == hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -278,6 +311,7 @@ def test_the_digest_is_a_hash_over_the_canonical_form() -> None:
         ({"resources": {"cpu": 1}}, {"resources": {"cpu": 1.0}}),
         ({"env": {"A": "1", "B": "2"}}, {"env": {"B": "2", "A": "1"}}),
         ({"grace_period": 30}, {}),
+        ({"secrets": {}}, {}),
     ],
 )
 def test_specs_that_mean_the_same_have_the_same_digest(one: dict, other: dict) -> None:

@@ -38,8 +38,9 @@ def check_carried(settings: KubeflowSettings, request: StartRequest) -> None:
         if time is not None and time.tzinfo is None:
             raise SpecError(field, "needs a time zone", time.isoformat())
     for index, role in enumerate(spec.roles):
-        if bad := next((name for name in role.env if not _ENV_NAME.fullmatch(name)), None):
-            raise SpecError(f"roles[{index}].env", "a cluster takes names of printable ASCII only", bad)
+        for field, names in (("env", role.env), ("secrets", role.secrets)):
+            if bad := next((name for name in names if not _ENV_NAME.fullmatch(name)), None):
+                raise SpecError(f"roles[{index}].{field}", "a cluster takes names of printable ASCII only", bad)
     _check_mode(settings, request)
 
 

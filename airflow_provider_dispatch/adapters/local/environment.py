@@ -55,7 +55,7 @@ def build_rank_environment(
     *,
     rank: int,
     port: int,
-    paths: Mapping[str, str],
+    known_here: Mapping[str, str],
 ) -> dict[str, str]:
     """For one rank. What a runtime promises can be overridden by the job; who the rank is can't.
 
@@ -63,7 +63,7 @@ def build_rank_environment(
     the others in the order of the spec. ``DISPATCH_RANK`` and ``DISPATCH_NODES`` count within the role.
 
     :param port: on the loopback, free when the execution began.
-    :param paths: variables that name files and folders of this execution.
+    :param known_here: variables that only this machine can fill: its files and folders, and the values of secrets.
     """
     world, own = str(spec.nodes), str(_count_ranks_before(spec, role) + rank)
     torch = {
@@ -81,7 +81,7 @@ def build_rank_environment(
     # Output goes through a pipe: without this, Python would keep it to itself until the rank ends.
     unbuffered = {"PYTHONUNBUFFERED": "1"}
     named = build_identity_environment(identity, role=role.name, rank=rank, nodes=role.nodes)
-    return {**base, **unbuffered, **torch, **role.env, **named, "DISPATCH_LEADER_ADDR": _LEADER, **paths}
+    return {**base, **unbuffered, **torch, **role.env, **named, "DISPATCH_LEADER_ADDR": _LEADER, **known_here}
 
 
 def _count_ranks_before(spec: JobSpec, role: RoleSpec) -> int:

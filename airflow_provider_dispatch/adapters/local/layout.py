@@ -17,6 +17,7 @@ class StoreLayout:
 
         store.db      what is wanted and what is
         queues.toml   queues and priorities, if a user wrote any
+        secrets/      <name>/<key>: values that jobs name, if a user wrote any
         wake          FIFO that the agent listens on
         agent.lock    held by the agent as long as it lives; names its process
         agent.log     what it has to say
@@ -34,6 +35,11 @@ class StoreLayout:
     def queues(self) -> Path:
         """The file that defines queues; need not exist."""
         return self.folder / "queues.toml"
+
+    @property
+    def secrets(self) -> Path:
+        """A folder for each secret, in it a file for each key; need not exist."""
+        return self.folder / "secrets"
 
     @property
     def wake(self) -> Path:

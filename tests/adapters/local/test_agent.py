@@ -592,5 +592,5 @@ def test_further_variables_pass_only_by_name() -> None:
     assert "SECRET" not in environment.build_agent_environment(inherited)
     role = RoleSpec(command=("true",), env={"PATH": "/own"})
     spec, identity = JobSpec(roles=[role]), Identity(new_job(), 1, 1, 1, 0)
-    rank = environment.build_rank_environment(base, spec, role, identity, rank=0, port=1, paths={})
+    rank = environment.build_rank_environment(base, spec, role, identity, rank=0, port=1, known_here={})
     assert rank["PATH"] == "/own"

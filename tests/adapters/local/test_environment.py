@@ -20,7 +20,7 @@ ROLES = [{"name": "worker", "nodes": 2, "command": ["true"]}, {"name": "leader",
 def test_ranks_that_meet_at_one_port_have_different_numbers(leading_role, role, rank, own):
     spec = JobSpec(roles=ROLES, leading_role=leading_role)
     environment = build_rank_environment(
-        {}, spec, spec.role(role), Identity(JOB, 1, 1, 1, 0), rank=rank, port=29500, paths={}
+        {}, spec, spec.role(role), Identity(JOB, 1, 1, 1, 0), rank=rank, port=29500, known_here={}
     )
 
     torch = {name: environment[name] for name in ("RANK", "WORLD_SIZE", "PET_NODE_RANK", "PET_NNODES")}

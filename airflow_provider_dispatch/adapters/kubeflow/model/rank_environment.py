@@ -15,6 +15,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.terms import STATE_ROOT, 
 from airflow_provider_dispatch.core.identity import build_object_name
 from airflow_provider_dispatch.core.job_spec import JobSpec, RoleSpec
 from airflow_provider_dispatch.core.records import StartRequest
+from airflow_provider_dispatch.core.secret_reference import parse_secret_reference
 
 MASTER_PORT = 29500
 """The port that Trainer's torch runtimes use."""
@@ -60,6 +61,7 @@ def build_role_variables(request: StartRequest, role: RoleSpec, terms: Terms) ->
         *_build_world_rank(request.spec, role, terms),
     ]
     asked = [_plain(name, value) for name, value in role.env.items()]
+    asked += [_secret(name, reference) for name, reference in role.secrets.items()]
     return merge_variables(rendezvous, asked, build_identity_variables(request, role.name, role.nodes, terms))
 
 
@@ -113,6 +115,12 @@ def _count_processes(role: RoleSpec) -> int:
 
 def _plain(name: str, value: str) -> Variable:
     return {"name": name, "value": escape(value)}
+
+
+def _secret(name: str, reference: str) -> Variable:
+    """The kubelet looks the value up when the container starts; nobody else has to be allowed to read it."""
+    secret = parse_secret_reference(reference)
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}
 
 
 def _field(name: str, path: str) -> Variable:

@@ -18,6 +18,7 @@ from datetime import timedelta
 
 from airflow_provider_dispatch.adapters.local.agent.errands import Errands
 from airflow_provider_dispatch.adapters.local.agent.locking import clear_execution, win_lock
+from airflow_provider_dispatch.adapters.local.agent.secret_files import UnusableSecretError, read_secrets
 from airflow_provider_dispatch.adapters.local.agent.shim_link import ShimLink
 from airflow_provider_dispatch.adapters.local.agent.traces import read_last_lines, read_result
 from airflow_provider_dispatch.adapters.local.environment import build_rank_environment
@@ -137,8 +138,13 @@ class _Execution:
             self._roles.append(role)
             return
         found = self.spec.role(role)
+        try:
+            secrets = read_secrets(self._around.layout.secrets, found.secrets)
+        except UnusableSecretError as error:
+            self._around.post(messages.RankNotStarted(self.key, self.identity, role, 0, str(error)))
+            return
         for rank in range(found.nodes):
-            self._link.send(self._build_order(found, rank))
+            self._link.send(self._build_order(found, rank, secrets))
 
     def end(self, reason: str, grace: timedelta) -> None:
         if self._link is None:
@@ -174,9 +180,10 @@ class _Execution:
         for role in self._roles:
             self.spawn(role)
 
-    def _build_order(self, role: RoleSpec, rank: int) -> Message:
+    def _build_order(self, role: RoleSpec, rank: int, secrets: Mapping[str, str]) -> Message:
         state_dir = self._around.layout.state_dir(self.identity.job)
-        paths = {
+        known_here = {
+            **secrets,
             "DISPATCH_STATE_DIR": str(state_dir),
             "DISPATCH_RESULT_PATH": str(self._folder / "results" / f"{role.name}-{rank}.json"),
         }
@@ -187,7 +194,7 @@ class _Execution:
             "rank": rank,
             "argv": list(role.command),
             "env": build_rank_environment(
-                self._around.base_env, self.spec, role, self.identity, rank=rank, port=self._port, paths=paths
+                self._around.base_env, self.spec, role, self.identity, rank=rank, port=self._port, known_here=known_here
             ),
             "cwd": self.spec.working_dir or str(state_dir),
             "log_dir": str(self._folder / "logs"),

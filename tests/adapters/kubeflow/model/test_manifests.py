@@ -347,6 +347,16 @@ def test_a_command_goes_through_unchanged() -> None:
     assert env(built)["PRICE"] == "$$9"
 
 
+def test_a_secret_is_left_to_the_kubelet() -> None:
+    built = build_runtime(request(secrets={"TOKEN": "hugging-face/token"}), runtime(), KUEUE)
+    variables = {variable["name"]: variable for variable in rank(built)["env"]}
+
+    assert variables["TOKEN"] == {
+        "name": "TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token"}},
+    }
+
+
 @pytest.mark.parametrize("text", ["", "$", "$$", "a$b", "$(A)", "$$(A)", "$(", "$é", "x$$$(A)$"])
 def test_an_escaped_text_is_expanded_to_itself(text: str) -> None:
     assert expand(escape(text)) == text
