@@ -2,12 +2,13 @@
 """The verb `gc`: finds what nobody needs any more, shows it, and removes it when told so.
 
 What every backend has is found through the port: orphans of jobs that are over, and jobs that ended long ago. A backend
-that leaves more behind has the two methods of :class:`LeftoverCollector`. A job that is not over is never touched.
+that leaves more behind, object by object, has :class:`Leftovers`. A job that is not over is never touched, and none of
+another deployment than the settings name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Protocol, runtime_checkable
@@ -20,25 +21,39 @@ from airflow_provider_dispatch.cli.screen import View
 from airflow_provider_dispatch.cli.session import Session, fetch_person
 from airflow_provider_dispatch.cli.values import read_optional_duration
 from airflow_provider_dispatch.core.identity import JobID
-from airflow_provider_dispatch.core.records import JobSelector, ObjectReport
+from airflow_provider_dispatch.core.owner import Owner
+from airflow_provider_dispatch.core.records import JobRecord, JobSelector, Leftover
 from airflow_provider_dispatch.core.state import ENDED, OVER
-from airflow_provider_dispatch.exceptions import CapabilityError
+from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError
 
 
-@runtime_checkable
-class LeftoverCollector(Protocol):
-    """What an adapter may have besides the port: objects that belong to no job any more."""
+class Leftovers(Protocol):
+    """Objects that belong to no submission any more, orphans among them."""
 
-    async def find_leftovers(self, *, with_ledgers: bool) -> Sequence[ObjectReport]:
-        """Objects that may be removed.
+    async def find(self, *, jobs: Collection[JobID], with_ledgers: bool) -> Sequence[Leftover]:
+        """All of them.
 
+        :param jobs: only of these; empty means all.
         :param with_ledgers: also the ledgers of jobs of which nothing else is left. A job that is forgotten begins to
             count its submissions anew.
         """
         ...
 
-    async def remove_leftover(self, found: ObjectReport, *, deadline: datetime) -> None:
-        """Remove one of them, if it may still be removed."""
+    async def remove(self, found: Leftover, *, deadline: datetime) -> str:
+        """Remove one of them, if it may still be removed.
+
+        :return: why it is still there; empty when it isn't.
+        """
+        ...
+
+
+@runtime_checkable
+class HasLeftovers(Protocol):
+    """What an adapter may have besides the port."""
+
+    @property
+    def leftovers(self) -> Leftovers:
+        """Those of the place that it looks after."""
         ...
 
 
@@ -46,14 +61,17 @@ class LeftoverCollector(Protocol):
 class Garbage:
     """One thing that may go.
 
-    :param job: to be stopped; None for an object of no job.
+    :param job: whose it is.
+    :param leftover: to be removed by itself; without, the job is stopped.
+    :param owner: of the job, which must not have changed when it is stopped; None for an orphan.
     :param kept_because: why it stays all the same; empty when it may go.
     """
 
     object: str
     detail: str
-    job: JobID | None = None
-    leftover: ObjectReport | None = None
+    job: JobID
+    leftover: Leftover | None = None
+    owner: Owner | None = None
     kept_because: str = ""
 
 
@@ -71,9 +89,7 @@ async def gc(
     session.if_interrupted = "what was removed stays removed; the rest is untouched"
     age = read_optional_duration("--ended", ended)
     with session.screen.working("looking for what is left"):
-        found = await _find_garbage(session, [parse_job(text).job for text in jobs or ()], age)
-        if not jobs:
-            found += await _find_leftovers(session, with_ledgers=forget)
+        found = await _find_garbage(session, [parse_job(text).job for text in jobs or ()], age, with_ledgers=forget)
     outcome = [(each, await _remove(session, each) if yes else _describe(each)) for each in found]
     session.screen.show(_view_garbage(outcome))
     if not yes and any(not each.kept_because for each in found):
@@ -82,47 +98,64 @@ async def gc(
     return ExitCode.FAILED if is_left else None
 
 
-async def _find_garbage(session: Session, jobs: list[JobID], age: timedelta | None) -> list[Garbage]:
+async def _find_garbage(
+    session: Session, jobs: list[JobID], age: timedelta | None, *, with_ledgers: bool
+) -> list[Garbage]:
+    """What is left of these jobs; of all there are when none is named."""
+    if isinstance(session.adapter, HasLeftovers):
+        found = await session.adapter.leftovers.find(jobs=jobs, with_ledgers=with_ledgers)
+        garbage = [Garbage(one.object, one.detail, one.job, one, kept_because=one.kept_because) for one in found]
+        return garbage + (await _find_in_jobs(session, jobs, age) if age is not None else [])
+    if with_ledgers:
+        raise CapabilityError(f"the {session.adapter.name} backend keeps its ledger: leave out --forget")
+    return await _find_in_jobs(session, jobs, age)
+
+
+async def _find_in_jobs(session: Session, jobs: list[JobID], age: timedelta | None) -> list[Garbage]:
     """Looks at each job by itself: the list tells nothing of orphans, and may be older than the job's state."""
+    mine = session.settings.deployment
     if not jobs:
-        jobs = [record.ref.job for record in await session.adapter.list(JobSelector())]
+        listed = await session.adapter.list(JobSelector(deployment=mine or None))
+        jobs = [record.ref.job for record in listed]
     found = []
     for job in jobs:
         record = await session.adapter.find(job)
+        if record.newest is not None and mine not in ("", record.newest.owner.deployment):
+            owner = record.newest.owner.deployment
+            found.append(Garbage(f"job {job}", "", job, kept_because=f"it belongs to deployment {owner!r}"))
+            continue
         seen = await session.adapter.inspect(job)
-        kept = "" if seen.state in OVER else f"the job is {seen.state}; stop it by hand"
-        found += [Garbage(orphan, f"orphan of job {job}", job, kept_because=kept) for orphan in record.orphans]
+        if not isinstance(session.adapter, HasLeftovers):
+            kept = "" if seen.state in OVER else f"the job is {seen.state}; stop it by hand"
+            found += [Garbage(orphan, f"orphan of job {job}", job, kept_because=kept) for orphan in record.orphans]
         if age is not None and seen.state in ENDED and record.newest is not None:
-            last = await _fetch_last_change(session, job, record.newest.created_at)
+            last = await _fetch_end(session, record)
             if last is not None and session.now - last >= age:
-                found.append(Garbage(f"job {job}", f"{seen.state} {last:%Y-%m-%d %H:%M} UTC", job))
+                said = f"{seen.state} {last:%Y-%m-%d %H:%M} UTC"
+                found.append(Garbage(f"job {job}", said, job, owner=record.newest.owner))
     return found
 
 
-async def _fetch_last_change(session: Session, job: JobID, otherwise: datetime | None) -> datetime | None:
-    events = await session.adapter.events(job)
-    return events[-1].at if events else otherwise
-
-
-async def _find_leftovers(session: Session, *, with_ledgers: bool) -> list[Garbage]:
-    if isinstance(session.adapter, LeftoverCollector):
-        found = await session.adapter.find_leftovers(with_ledgers=with_ledgers)
-        return [Garbage(each.object, each.detail, leftover=each) for each in found]
-    if with_ledgers:
-        raise CapabilityError(f"the {session.adapter.name} backend keeps its ledger: leave out --forget")
-    return []
+async def _fetch_end(session: Session, record: JobRecord) -> datetime | None:
+    """When its newest submission ended; None where nobody wrote it down."""
+    if record.newest is not None and record.newest.ended_at is not None:
+        return record.newest.ended_at
+    events = await session.adapter.events(record.job)
+    return events[-1].at if events else None
 
 
 async def _remove(session: Session, garbage: Garbage) -> str:
-    deadline = session.build_deadline()
     if garbage.kept_because:
         return _describe(garbage)
-    if garbage.leftover is not None and isinstance(session.adapter, LeftoverCollector):
-        await session.adapter.remove_leftover(garbage.leftover, deadline=deadline)
-        return "removed"
-    assert garbage.job is not None
+    deadline = session.build_deadline()
+    if garbage.leftover is not None and isinstance(session.adapter, HasLeftovers):
+        why = await session.adapter.leftovers.remove(garbage.leftover, deadline=deadline)
+        return f"left: {why}" if why else "removed"
     reason = f"removed by {fetch_person().id}"
-    report = await session.adapter.stop(garbage.job, reason=reason, deadline=deadline)
+    try:
+        report = await session.adapter.stop(garbage.job, reason=reason, deadline=deadline, if_owner=garbage.owner)
+    except ConflictError as error:  # somebody has begun it anew
+        return f"left: {error}"
     record = await session.adapter.find(garbage.job)
     left = [*(found.object for found in (*report.alive, *report.unproven)), *record.orphans]
     return f"left: {', '.join(left)}" if left else "removed"

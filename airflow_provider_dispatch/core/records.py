@@ -41,6 +41,7 @@ class SubmissionRecord:
     """One submission as `find` and `list` tell it.
 
     :param state: as last written; `inspect` says it now.
+    :param ended_at: None while it has not ended, and where only its events tell.
     """
 
     ref: JobRef
@@ -52,6 +53,7 @@ class SubmissionRecord:
     cause: Cause | None = None
     queue: str = ""
     created_at: datetime | None = None
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,21 @@ class StopReport:
     def is_complete(self) -> bool:
         """Nothing is left but the ledger."""
         return not self.alive and not self.unproven
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something of a job that nobody needs any more.
+
+    :param key: what the backend finds it by again.
+    :param kept_because: why it has to stay all the same; empty when it may go.
+    """
+
+    job: JobID
+    object: str
+    key: str
+    detail: str = ""
+    kept_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +30,7 @@ from airflow_provider_dispatch.core.observation import (
 )
 from airflow_provider_dispatch.core.output import OutputLine
 from airflow_provider_dispatch.core.owner import Owner
-from airflow_provider_dispatch.core.records import JobEvent, JobRecord, ObjectReport, StopReport
+from airflow_provider_dispatch.core.records import JobEvent, ObjectReport, StopReport
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import UnavailableError
 from airflow_provider_dispatch.testing.fake_adapter import FakeAdapter
@@ -327,89 +326,6 @@ def test_progress_is_for_people_who_wait(capsys: pytest.CaptureFixture[str]) -> 
         Screen(is_progress_shown=is_shown).tell_progress("queued")
 
     assert capsys.readouterr().err == "queued\n"
-
-
-# -- gc ----------------------------------------------------------------------------------------------------------------
-
-
-class LitteredAdapter(FakeAdapter):
-    """Every job of its has an orphan until it is stopped, and two objects belong to nobody."""
-
-    def __init__(self, *args, **more) -> None:
-        super().__init__(*args, **more)
-        self.orphans = True
-        self.is_stubborn = False
-        self.leftovers = [ObjectReport("runtime r", "no TrainJob")]
-        self.ledgers = [ObjectReport("ledger l")]
-
-    async def find(self, job):
-        record = await super().find(job)
-        return JobRecord(record.job, record.ledger, record.submissions, ("process 7",) if self.orphans else ())
-
-    async def stop(self, job, **more):
-        self.orphans = self.is_stubborn
-        return await super().stop(job, **more)
-
-    async def find_leftovers(self, *, with_ledgers: bool) -> Sequence[ObjectReport]:
-        return [*self.leftovers, *(self.ledgers if with_ledgers else [])]
-
-    async def remove_leftover(self, found: ObjectReport, *, deadline: datetime) -> None:
-        assert deadline.tzinfo is not None
-        (self.leftovers if found in self.leftovers else self.ledgers).remove(found)
-
-
-def rows(answer) -> list[tuple[str, str]]:
-    return [(row["object"], row["outcome"]) for row in answer.data]
-
-
-def test_an_orphan_of_a_job_that_is_over_goes_and_of_a_live_one_stays(fake: FakeWorld) -> None:
-    job = fake.dispatch.json("start", "--open", "--", "run")["job"]
-    fake.adapter = adapter = LitteredAdapter(fake.backend)
-    adapter.leftovers.clear()
-
-    live = fake.dispatch("gc", "--yes", "-o", "json")
-    fake.backend.finish((job, 1))
-    shown = fake.dispatch("gc", "-o", "json")
-    gone = fake.dispatch("gc", "--yes", "-o", "json")
-
-    assert rows(live) == [("process 7", "kept: the job is running; stop it by hand")]
-    assert (rows(shown), "--yes" in shown.err) == ([("process 7", "may be removed")], True)
-    assert (gone.code, rows(gone), fake.fake.calls.count("stop")) == (0, [("process 7", "removed")], 1)
-
-
-def test_what_could_not_be_removed_is_told(fake: FakeWorld) -> None:
-    job = fake.dispatch.json("start", "--open", "--", "run")["job"]
-    fake.backend.finish((job, 1))
-    fake.adapter = adapter = LitteredAdapter(fake.backend)
-    adapter.is_stubborn = True
-
-    answer = fake.dispatch("gc", job, "--yes", "-o", "json")
-
-    assert (answer.code, rows(answer)) == (1, [("process 7", "left: process 7")])
-
-
-def test_a_backend_names_what_else_it_left_behind(fake: FakeWorld) -> None:
-    fake.adapter = adapter = LitteredAdapter(fake.backend)
-
-    first = fake.dispatch("gc", "--yes", "-o", "json")
-    second = fake.dispatch("gc", "--forget", "--yes", "-o", "json")
-
-    assert (rows(first), rows(second)) == ([("runtime r", "removed")], [("ledger l", "removed")])
-    assert (adapter.leftovers, adapter.ledgers) == ([], [])
-
-
-def test_a_ledger_that_a_backend_keeps_is_not_forgotten(fake: FakeWorld) -> None:
-    answer = fake.dispatch("gc", "--forget")
-
-    assert (answer.code, "keeps its ledger" in answer.err) == (5, True)
-
-
-def test_a_young_end_is_no_garbage(fake: FakeWorld) -> None:
-    fake.backend.now = datetime.now(UTC)
-    job = fake.dispatch.json("start", "--open", "--", "run")["job"]
-    fake.backend.finish((job, 1))
-
-    assert fake.dispatch("gc", "--ended", "1h").out == "nothing to remove\n"
 
 
 def test_an_unavailable_backend_may_be_asked_again(fake: FakeWorld) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from airflow_provider_dispatch.adapters.kubeflow import finding, holding, opening, ownership, starting, stopping
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient, open_client
+from airflow_provider_dispatch.adapters.kubeflow.leftovers import Leftovers
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.observing import Observer
 from airflow_provider_dispatch.adapters.kubeflow.output import read_output
@@ -160,6 +161,11 @@ class KubeflowAdapter(DispatchAdapter):
     async def events(self, ref: JobRef | JobID) -> tuple[JobEvent, ...]:
         """See the protocol. The cluster forgets them after about an hour."""
         return await finding.events(await self._connect(), self._settings, _fold(ref))
+
+    @property
+    def leftovers(self) -> Leftovers:
+        """What nobody needs any more; the command's verb `gc` asks for it."""
+        return Leftovers(self._connect, self._settings, self._clock)
 
     async def close(self) -> None:
         """See the protocol."""

@@ -202,17 +202,19 @@ class KubeClient:
         namespace: str | None = None,
         *,
         uid: str = "",
+        resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> bool:
         """Ask for an object to be removed with all it owns, in the background.
 
         :param uid: only if it is this one.
-        :return: False when there is none, or another under that name.
+        :param resource_version: only if nobody has changed it since.
+        :return: False when there is none, or another under that name, or one that has changed.
         :raises AnswerLostError: it may have been carried out; asking again does no harm.
         """
         options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if judged := _drop_empty({"uid": uid, "resourceVersion": resource_version}):
+            options["preconditions"] = judged
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
         query = {"timeout": self._write_limit}

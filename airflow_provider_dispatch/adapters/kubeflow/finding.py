@@ -18,6 +18,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import read_ledger
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import EVENTS, TRAINJOBS, WORKLOADS, Resource
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import (
+    read_end_time,
     read_job_id,
     read_submission,
     read_submission_number,
@@ -56,7 +57,7 @@ async def list_jobs(
     # The deployment stands on the TrainJob; what belongs to it is found by its own labels and UIDs.
     kinds = tuple(resource for resource in DELETION_ORDER if resource != TRAINJOBS)
     trainjobs = await client.list(TRAINJOBS, settings.namespace, labels=labels)
-    answers = await asyncio.gather(*(_list_all(client, settings, resource) for resource in kinds))
+    answers = await asyncio.gather(*(fetch_ours(client, settings, resource) for resource in kinds))
     objects = dict(zip(kinds, answers, strict=True))
     records = []
     for job, trainjob in _find_newest(trainjobs.items).items():
@@ -90,6 +91,7 @@ def build_record(inventory: Inventory, trainjob: Raw, now: datetime) -> Submissi
         cause=seen.cause,
         queue=submission.queue,
         created_at=submission.created_at,
+        ended_at=read_end_time(trainjob),
     )
 
 
@@ -103,7 +105,7 @@ def _list_orphans(inventory: Inventory, trainjobs: Iterable[Raw]) -> Iterable[st
             yield f"{resource.kind} {fields.name(raw)}"
 
 
-async def _list_all(client: KubeClient, settings: KubeflowSettings, resource: Resource) -> tuple[Raw, ...]:
+async def fetch_ours(client: KubeClient, settings: KubeflowSettings, resource: Resource) -> tuple[Raw, ...]:
     """Every object of a kind that carries our label; every Workload, which never does."""
     try:
         labels = "" if resource == WORKLOADS else words.JOB_LABEL

@@ -37,6 +37,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_plain
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import (
+    has_ended,
     is_ours,
     read_job_id,
     read_ref,
@@ -170,16 +171,6 @@ async def _check_number(starter: _Starter, ledger: Ledger, trainjobs: Sequence[R
         if not has_ended(other) and not await _has_ended_by_its_ranks(starter, other):
             number = read_submission_number(other)
             raise ConflictError(f"submission {number} of job {request.job} has not ended; stop it first")
-
-
-def has_ended(trainjob: Raw) -> bool:
-    """Whether nothing of a submission but dying processes can be left."""
-    ends = (words.TRAINJOB_COMPLETE, words.TRAINJOB_FAILED)
-    return (
-        fields.is_deleting(trainjob)
-        or bool(fields.annotation(trainjob, words.END_ANNOTATION))
-        or any(fields.is_true(trainjob, end) for end in ends)
-    )
 
 
 async def _has_ended_by_its_ranks(starter: _Starter, trainjob: Raw) -> bool:

@@ -164,13 +164,15 @@ class MemoryClient(KubeClient):
         namespace: str | None = None,
         *,
         uid: str = "",
+        resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> bool:
         """Remove an object, if it is still the one meant."""
         fault = self._begin("delete", resource, name)
         key = (resource, namespace or "", name)
         found = self._objects.get(key)
-        if found is None or (uid and found["metadata"]["uid"] != uid):
+        judged = {"uid": uid, "resourceVersion": resource_version}
+        if found is None or any(value and found["metadata"][field] != value for field, value in judged.items()):
             return self._end(fault, False)
         del self._objects[key]
         self._tell("DELETED", resource, found)

@@ -161,6 +161,28 @@ def read_ref(raw: object) -> JobRef:
     return JobRef(job, read_submission_number(raw), words.BACKEND, place, fields.uid(raw))
 
 
+def has_ended(trainjob: Raw) -> bool:
+    """Whether nothing of a submission but dying processes can be left."""
+    ends = (words.TRAINJOB_COMPLETE, words.TRAINJOB_FAILED)
+    return (
+        fields.is_deleting(trainjob)
+        or bool(fields.annotation(trainjob, words.END_ANNOTATION))
+        or any(fields.is_true(trainjob, end) for end in ends)
+    )
+
+
+def read_end_time(trainjob: Raw) -> datetime | None:
+    """When a submission ended, as it was first written down; None while nobody has.
+
+    :raises ProtocolError: the end that is written there can't be read.
+    """
+    end = load(End, fields.annotation(trainjob, words.END_ANNOTATION))
+    if end is not None:
+        return end.at
+    told = (fields.conditions(trainjob).get(kind) for kind in (words.TRAINJOB_COMPLETE, words.TRAINJOB_FAILED))
+    return next((one.at for one in told if one is not None and one.is_true), None)
+
+
 def read_submission(trainjob: Raw) -> Submission:
     """A TrainJob of ours, also one that another implementation of the contract made.
 
