@@ -18,6 +18,7 @@ from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import LEASES
 from airflow_provider_dispatch.exceptions import ConflictError, DispatchError
@@ -157,10 +158,14 @@ class LeaseKeeper:
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
-            "metadata": {"name": self.terms.name, "namespace": self.terms.namespace},
+            "metadata": {"name": self.terms.name, "namespace": self.terms.namespace, "annotations": self._sign},
             "spec": self._build_spec(None),
         }
 
     def _build_claim(self, lease: Raw) -> dict[str, object]:
         version = fields.text(lease, "metadata", "resourceVersion")
-        return {"metadata": {"resourceVersion": version}, "spec": self._build_spec(lease)}
+        return {"metadata": {"resourceVersion": version, "annotations": self._sign}, "spec": self._build_spec(lease)}
+
+    @property
+    def _sign(self) -> dict[str, str]:
+        return {words.HOLDER_ANNOTATION: self.terms.identity}

@@ -55,7 +55,7 @@ def build_cluster(empty: MemoryClient | None = None) -> MemoryClient:
     client.put(
         LEASES,
         {
-            "metadata": {"name": words.LEASE_NAME},
+            "metadata": {"name": words.LEASE_NAME, "annotations": {words.HOLDER_ANNOTATION: "pod-1"}},
             "spec": {"holderIdentity": "pod-1", "renewTime": "2026-09-01T11:59:55.000000Z", "leaseDurationSeconds": 15},
         },
         words.LEASE_NAMESPACE,

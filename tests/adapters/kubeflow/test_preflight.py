@@ -132,6 +132,7 @@ def test_plain_mode_needs_the_controller_unless_it_is_declared_absent() -> None:
     ],
 )
 def test_a_heartbeat_counts_while_it_is_fresh(lease, fresh: bool, said: str) -> None:
+    lease = lease and lease | {"metadata": {"annotations": {words.HOLDER_ANNOTATION: "a"}}}
     told = describe_lease(lease, NOW)
     assert told[0] is fresh
     assert said in told[1]

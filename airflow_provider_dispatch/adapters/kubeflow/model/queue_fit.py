@@ -56,6 +56,16 @@ def explain_misfit(cluster_queue: Raw, requests_by_role: Mapping[str, RoleReques
     return None
 
 
+def find_empty_resources(cluster_queue: Raw) -> list[str]:
+    """Of cpu and memory, what the queue counts and can give nothing of, not even borrowed."""
+    return [
+        resource
+        for group in _read_groups(cluster_queue)
+        for resource in ("cpu", "memory")
+        if resource in group.covered and all(quota.get(resource, 0) == 0 for quota in group.flavors.values())
+    ]
+
+
 def read_role_requests(workload: Raw) -> dict[str, RoleRequest]:
     """What a Workload asks for, by PodSet; one per role and initializer."""
     return {

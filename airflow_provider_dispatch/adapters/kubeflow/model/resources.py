@@ -53,3 +53,15 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", is_namespaced=False
 )
+USER_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", is_namespaced=False)
+_ADMISSION = ("admissionregistration.k8s.io", "v1")
+POLICIES = Resource(*_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", is_namespaced=False)
+POLICY_BINDINGS = Resource(
+    *_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", is_namespaced=False
+)
+MUTATING_WEBHOOKS = Resource(
+    *_ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", is_namespaced=False
+)
+VALIDATING_WEBHOOKS = Resource(
+    *_ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", is_namespaced=False
+)

@@ -31,6 +31,14 @@ ROLE_LABEL = f"{DOMAIN}/role"
 KIND_LABEL = f"{DOMAIN}/kind"
 """On ConfigMaps of ours: what they are, for instance :data:`LEDGER_KIND`."""
 LEDGER_KIND = "ledger"
+PROBE_KIND = "probe"
+"""On the TrainJob and the runtime that preflight makes to watch: they are nobody's job."""
+PROBE_UNTIL_ANNOTATION = f"{DOMAIN}/probe-until"
+"""On a probe: when its preflight is over in any case. One that is left later may be removed by anybody."""
+NOWHERE = f"{DOMAIN}/nowhere"
+"""Label that no node has: a probe asks for it."""
+HOLDER_ANNOTATION = f"{DOMAIN}/holder"
+"""On the Lease: which dispatch-admission wrote it last. Any other holder is none."""
 
 # On the TrainJob.
 SPEC_ANNOTATION = f"{DOMAIN}/spec"
@@ -84,6 +92,13 @@ JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 KUEUE_PATCH_MANAGER = "kueue.x-k8s.io/manager"
 """Kueue's own item of ``spec.runtimePatches``, added by its webhook (pkg/controller/jobs/trainjob)."""
 
+MULTIKUEUE_CONTROLLER = "kueue.x-k8s.io/multikueue"
+"""``spec.controllerName`` of a check that sends jobs to another cluster; ``managedBy`` of such a job."""
+KUEUE_WEBHOOKS = ("mtrainjob.kb.io", "vtrainjob.kb.io", "vworkload.kb.io")
+"""Those that our jobs need (config/components/webhook/manifests.yaml)."""
+ADMISSION_GATED = "AdmissionGated"
+"""Reason of ``QuotaReserved=False`` behind a gate, with nothing worse in the way (pkg/workload/workload.go)."""
+
 QUOTA_RESERVED = "QuotaReserved"
 ADMITTED = "Admitted"
 EVICTED = "Evicted"
@@ -106,11 +121,22 @@ SNAPSHOT_SUFFIX = "-runtime-snapshot"
 RUNTIME_UNSEEN = ("must be created before the TrainJob is created", "not found")
 """In the refusal of a TrainJob whose runtime was made a moment ago: the webhooks of Trainer and Kueue look into caches
 (pkg/runtime/core/trainingruntime.go, Kueue's pkg/controller/jobs/trainjob)."""
+TRAINJOB_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
+"""``spec.managedBy`` of a job that runs here, as Trainer fills it in."""
+TRAINER_WEBHOOKS = (
+    "defaulter.trainjob.trainer.kubeflow.org",
+    "validator.trainjob.trainer.kubeflow.org",
+    "validator.trainingruntime.trainer.kubeflow.org",
+)
+"""Those that our jobs need (manifests/base/webhook/manifests.yaml)."""
 TRAINJOB_SUSPENDED = "Suspended"
 TRAINJOB_COMPLETE = "Complete"
 TRAINJOB_FAILED = "Failed"
 
 # -- JobSet 0.12 (api/jobset/v1alpha2/jobset_types.go) --
+JOBSET_WEBHOOKS = ("mjobset.kb.io", "vjobset.kb.io")
+"""Kueue has two of the same names, in the configuration of all its own (config/components/webhook/manifests.yaml)."""
+JOBSET_SUSPENDED = "Suspended"
 JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"

@@ -11,21 +11,19 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CLUSTER_QUEUES,
     LOCAL_QUEUES,
     NAMESPACES,
+    POLICIES,
+    POLICY_BINDINGS,
     RESOURCE_FLAVORS,
     Resource,
 )
 
-_RBAC, _ADMISSION = ("rbac.authorization.k8s.io", "v1"), ("admissionregistration.k8s.io", "v1")
+_RBAC = ("rbac.authorization.k8s.io", "v1")
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 ROLES = Resource(*_RBAC, "roles", "Role")
 ROLE_BINDINGS = Resource(*_RBAC, "rolebindings", "RoleBinding")
 CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", is_namespaced=False)
 CLUSTER_ROLE_BINDINGS = Resource(*_RBAC, "clusterrolebindings", "ClusterRoleBinding", is_namespaced=False)
-POLICIES = Resource(*_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", is_namespaced=False)
-POLICY_BINDINGS = Resource(
-    *_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", is_namespaced=False
-)
 
 _KNOWN = {
     (resource.api_version, resource.kind): resource

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import ADMISSION_CHECKS, NAMESPACES, TRAINJOBS
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
+    ADMISSION_CHECKS,
+    NAMESPACES,
+    POLICIES,
+    TRAINJOBS,
+)
 from airflow_provider_dispatch.adapters.kubeflow.setup.applying import KUEUES_FINALIZER, Result
 from airflow_provider_dispatch.adapters.kubeflow.setup.kinds import (
     CLUSTER_ROLES,
     DEPLOYMENTS,
-    POLICIES,
     ROLE_BINDINGS,
     SERVICE_ACCOUNTS,
 )
