@@ -4,7 +4,9 @@
 import atexit
 import os
 import shutil
+import sys
 import tempfile
+from pathlib import Path
 
 # The reference imports operators, and so Airflow, which writes into its home.
 _home = tempfile.mkdtemp(prefix="dispatch-docs-")
@@ -18,7 +20,8 @@ author = "the airflow-provider-dispatch authors"
 project_copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+sys.path.append(str(Path(__file__).parent / "_ext"))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "settings_reference"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]

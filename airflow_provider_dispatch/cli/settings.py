@@ -52,8 +52,15 @@ class BackendSettings:
     call_timeout: timedelta = timedelta(seconds=60)
 
 
-class _FileSettings(BaseModel):
-    """The fields of a settings file that are not the backend's own."""
+class FileSettings(BaseModel):
+    """The fields of a settings file that are not the backend's own.
+
+    :param backend: adapter by name: ``local`` or ``kubeflow``.
+    :param deployment: which Airflow's jobs these are; empty means that nobody said: those of all.
+    :param queue: of a job that names none.
+    :param priority: of a job that names none; a number or a name.
+    :param call_timeout_seconds: how long one call may take.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
@@ -90,7 +97,7 @@ def parse_settings(document: object) -> BackendSettings:
     if not isinstance(document, Mapping):
         raise SpecError("--settings", "must hold a mapping, such as backend: local")
     try:
-        found = _FileSettings.model_validate({str(name): value for name, value in document.items()})
+        found = FileSettings.model_validate({str(name): value for name, value in document.items()})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise SpecError(f"settings.{first['loc'][0]}", first["msg"]) from None

@@ -41,7 +41,9 @@ class ControllerConfig(BaseModel):
     :param context: of the kubeconfig; None means its current one.
     :param namespaces: whose jobs it looks after; none means those of all namespaces.
     :param admission_check: name of our AdmissionCheck.
-    :param identity: of this replica in the Lease.
+    :param lease_namespace: of the Lease; it must exist.
+    :param lease_name: of the Lease.
+    :param identity: of this replica in the Lease; drawn anew when left out.
     :param lease_duration_seconds: after which another replica may take an unrenewed Lease.
     :param lease_renew_seconds: between two renewals.
     :param bind_address: of both ports.
@@ -56,9 +58,10 @@ class ControllerConfig(BaseModel):
     :param retry_after_seconds: how long quota that somebody else wants is kept while old pods are in the way.
     :param longest_retry_after_seconds: what that grows to with each time.
     :param request_timeout_seconds: of one request to the API server; well below the Lease's duration.
+    :param log_level: of what is less important nothing is logged.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     kubeconfig: str | None = None
     context: str | None = None

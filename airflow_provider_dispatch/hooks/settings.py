@@ -45,26 +45,25 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 class ConnectionSettings(BaseModel):
     """The fields of a connection's extra, and their defaults where there is no connection.
 
-    :param backend: adapter by name.
+    A field of the kubeflow backend that is None means that backend's own default.
+
+    :param backend: adapter by name: ``local`` or ``kubeflow``.
     :param deployment: which Airflow this is; part of the identity of every job.
-    :param store: of the local backend, a folder below the Airflow home.
+    :param store: local: folder below ``dispatch`` in the Airflow home.
     :param queue: of a job that names none; None means the backend's own default.
     :param priority: of a job that names none; a number or a name.
     :param call_timeout_seconds: how long one call may take.
-
-    The rest is of the kubeflow backend, whose own defaults count where a field is None.
-
-    :param namespace: where jobs live.
-    :param kubeconfig: path, as this process sees it; None means the pod's own account, then the usual places.
-    :param context: of the kubeconfig.
-    :param runtime: training runtime of a job that names none.
-    :param runtime_kind: None means ``ClusterTrainingRuntime``.
-    :param image: of a role that names none.
-    :param admission_check: our AdmissionCheck, where it has another name.
-    :param lease_namespace: where ``dispatch-admission`` runs.
-    :param has_controller: without a queue: whether it looks after this namespace, too.
-    :param state_claim: PersistentVolumeClaim that becomes ``DISPATCH_STATE_DIR``.
-    :param state_host_path: folder on every node that becomes it instead.
+    :param namespace: kubeflow: where jobs live.
+    :param kubeconfig: kubeflow: path, as this process sees it; None means the pod's own account, then the usual places.
+    :param context: kubeflow: of the kubeconfig.
+    :param runtime: kubeflow: training runtime of a job that names none.
+    :param runtime_kind: kubeflow: None means ``ClusterTrainingRuntime``.
+    :param image: kubeflow: of a role that names none.
+    :param admission_check: kubeflow: our AdmissionCheck, where it has another name.
+    :param lease_namespace: kubeflow: where ``dispatch-admission`` runs.
+    :param has_controller: kubeflow: without a queue: whether it looks after this namespace, too.
+    :param state_claim: kubeflow: PersistentVolumeClaim that becomes ``DISPATCH_STATE_DIR``.
+    :param state_host_path: kubeflow: folder on every node that becomes it instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)

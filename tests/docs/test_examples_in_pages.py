@@ -42,7 +42,7 @@ NOW = datetime(2029, 12, 31, 20, tzinfo=UTC)
 JOB = build_task_job_id("airflow", "maintenance", "run", "train")
 
 
-@pytest.mark.parametrize(("name", "count"), [("README.md", 1), ("docs/dags.md", 7)])
+@pytest.mark.parametrize(("name", "count"), [("README.md", 1), ("docs/dags.md", 7), ("docs/secrets.md", 1)])
 def test_the_dags_of_a_page_parse(name: str, count: int, repository: Path, tmp_path: Path) -> None:
     """As Airflow reads a DAG file: the blocks of the page are one."""
     path = tmp_path / "page.py"

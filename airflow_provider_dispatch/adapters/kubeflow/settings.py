@@ -15,9 +15,13 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 class RuntimeSettings(BaseModel):
-    """A training runtime by name."""
+    """A training runtime.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    :param name: of the runtime.
+    :param kind: of the whole cluster, or of the namespace of the jobs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     name: Name
     kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] = "ClusterTrainingRuntime"
@@ -31,17 +35,20 @@ class KubeflowSettings(BaseModel):
     :param context: of the kubeconfig; None means its current one.
     :param deployment: jobs of another one are refused; None takes any.
     :param queue: LocalQueue of a job that names none. With neither, the job runs in plain mode, without Kueue.
-    :param priority_class: WorkloadPriorityClass of a job that names none.
+    :param priority_class: Kueue mode: WorkloadPriorityClass of a job that names none.
     :param runtime: of a job that names none.
     :param image: of a role that names none; None leaves the runtime's own.
+    :param admission_check: Kueue mode: name of our AdmissionCheck.
+    :param lease_namespace: where ``dispatch-admission`` runs and keeps its Lease.
+    :param lease_name: of that Lease.
     :param state_host_path: folder on every node that becomes ``DISPATCH_STATE_DIR``; for clusters with one shared file
         system, and tests.
     :param state_claim: PersistentVolumeClaim that becomes ``DISPATCH_STATE_DIR``.
-    :param has_controller: plain mode: `dispatch-admission` watches over this namespace too.
+    :param has_controller: plain mode: ``dispatch-admission`` watches over this namespace, too.
     :param request_timeout_seconds: of one request to the API server.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "default"
     kubeconfig: str | None = None

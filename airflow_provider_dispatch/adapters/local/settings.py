@@ -25,7 +25,7 @@ class LocalSettings(BaseModel):
     :param pass_env: names of further variables of the starting process that agent and ranks may see.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     root: Path
     store: str = Field(default="default", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$")
