@@ -21,7 +21,7 @@ from airflow_provider_dispatch.cli.cluster import ClusterOptions, tell_result, v
 from airflow_provider_dispatch.cli.exit_codes import ExitCode
 from airflow_provider_dispatch.cli.screen import View
 from airflow_provider_dispatch.cli.session import Session
-from airflow_provider_dispatch.exceptions import SpecError
+from airflow_provider_dispatch.exceptions import SpecError, UnavailableError
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.adapters.kubeflow.setup.keeper import ClusterKeeper
@@ -85,7 +85,10 @@ class SetupOptions:
 class SetupActions:
     """What to do with it."""
 
-    apply: Annotated[bool, Option("--apply", help="Apply it to the cluster.")] = False
+    apply: Annotated[bool, Option("--apply", help="Apply it to the cluster, and stay until the controller acts.")] = (
+        False
+    )
+    no_wait: Annotated[bool, Option("--no-wait", help="With --apply: don't stay.")] = False
     check: Annotated[
         bool, Option("--check", help="Compare the cluster with it. Exit 1: something is missing or differs.")
     ] = False
@@ -121,8 +124,21 @@ async def setup(session: Session, terms: SetupOptions, to_do: SetupActions, clus
             session.screen.show(view_results(compared))
             return ExitCode.OK if all(one.outcome == "same" for one in compared) else ExitCode.FAILED
         done = await keeper.apply_setup(complete, tell=partial(tell_result, session))
-    session.screen.show(view_results(done, _list_next_steps(complete)))
+        session.screen.show(view_results(done, _list_next_steps(complete)))
+        if complete.has_controller and not to_do.no_wait:
+            await _await_controller(session, keeper, complete)
     return None
+
+
+async def _await_controller(session: Session, keeper: ClusterKeeper, terms: SetupTerms) -> None:
+    session.if_interrupted = "everything is applied; the controller comes up by itself"
+    with session.screen.working("waiting for the controller"):
+        problem = await keeper.await_controller(terms, deadline=session.build_deadline())
+    if problem:
+        raise UnavailableError(
+            f"everything is applied, but the controller doesn't act yet: {problem}; the same call waits again, and "
+            f"kubectl get pods --namespace {terms.system_namespace} shows its pods"
+        )
 
 
 def _print_manifests(session: Session, terms: SetupTerms) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def dispatch(client: SetupClient, tmp_path: Path) -> Caller:
     """The command over that cluster, with settings that name namespace team-a."""
 
     def build(given: Mapping[str, object]) -> ClusterKeeper:
-        return keep(client, **given)
+        return keep(client, clock=lambda: datetime.now(UTC), **given)
 
     registry.register_adapter(BACKEND, lambda _: FakeAdapter(FakeBackend()))
     registry.register_keeper(BACKEND, build)
@@ -95,6 +96,14 @@ def test_setup_of_another_instance_tells_what_connections_need(dispatch: Caller,
 
 def test_setup_without_a_controller_tells_so(dispatch: Caller) -> None:
     assert "has_controller: false" in dispatch("setup", "--apply", "--plain-without-controller").out
+
+
+def test_setup_says_why_the_controller_does_not_come_up(dispatch: Caller, client: SetupClient) -> None:
+    client.has_images = False
+    answer = dispatch("setup", "--apply", "--call-timeout", "0.01s")
+    assert (answer.code, outcomes(answer)) == (3, {"created"})
+    assert "the controller doesn't act yet: 0 of 2 pods are ready; the same call waits again" in answer.err
+    assert dispatch("setup", "--apply", "--no-wait").code == 0
 
 
 @pytest.mark.parametrize(
@@ -162,7 +171,7 @@ def test_a_queue_is_shown_and_deleted(guarded: Caller, client: SetupClient) -> N
     shown = guarded("queue", "show")
     assert shown.code == 1
     assert shown.rows[1][:4] == ["train", "team-a-train", "team-a-train", "cpu"]
-    assert "is not active" in shown.out
+    assert "Kueue has not looked at it yet" in shown.out
     found = guarded("queue", "show", "train", "-o", "json").data
     assert found[0]["usage"][1] == {"flavor": "team-a-train", "resource": "memory", "quota": "64Gi", "used": "0"}
     assert guarded("queue", "delete", "train").code == 0

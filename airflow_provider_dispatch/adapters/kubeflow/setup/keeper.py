@@ -17,7 +17,7 @@ from airflow_provider_dispatch.adapters.kubeflow import vouching
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient, open_client
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import ADMISSION_CHECKS
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, parse_settings
-from airflow_provider_dispatch.adapters.kubeflow.setup import places, queue_keeping
+from airflow_provider_dispatch.adapters.kubeflow.setup import places, queue_keeping, rollout
 from airflow_provider_dispatch.adapters.kubeflow.setup.applying import (
     Outcome,
     Result,
@@ -101,6 +101,10 @@ class ClusterKeeper:
         """
         await places.check_namespaces(self.client, [one.name for one in terms.namespaces])
         return await apply_manifests(self.client, build_manifests(terms), tell=tell)
+
+    async def await_controller(self, terms: SetupTerms, *, deadline: datetime) -> str:
+        """See :func:`.rollout.await_controller`."""
+        return await rollout.await_controller(self.client, terms, deadline=deadline, clock=self._clock)
 
     async def compare_setup(self, terms: SetupTerms) -> list[Result]:
         """Whether everything stands as the terms say."""
