@@ -22,7 +22,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     TRAINJOBS,
     WORKLOADS,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_submission
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import End, dump, read_submission
 from airflow_provider_dispatch.adapters.kubeflow.ownership import adopt
 from airflow_provider_dispatch.adapters.kubeflow.recording import record_decision
 from airflow_provider_dispatch.core.identity import JobID
@@ -87,6 +87,30 @@ def test_find_tells_submissions_ledger_and_orphans() -> None:
         (2, State.GATED, OWNER)
     ]
     assert sorted(found.orphans) == [f"Pod {build_name()}-node-0-0-1-0", f"TrainingRuntime {build_name()}"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "status", "ended"),
+    [
+        ({}, {}, None),
+        (
+            {},
+            {"conditions": [{"type": "Failed", "status": "False", "lastTransitionTime": "2026-03-01T11:30:00Z"}]},
+            None,
+        ),
+        (
+            {},
+            {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-03-01T11:30:00Z"}]},
+            30,
+        ),
+        ({words.END_ANNOTATION: dump(End(State.FAILED, NOW.replace(hour=11, minute=20)))}, {}, 20),
+    ],
+)
+def test_find_tells_when_a_submission_ended(notes: dict[str, str], status: Object, ended: int | None) -> None:
+    client = MemoryClient()
+    client.put(TRAINJOBS, build_trainjob(notes=notes) | {"status": status})
+    (record,) = look(client).submissions
+    assert record.ended_at == (ended and NOW.replace(hour=11, minute=ended))
 
 
 def test_find_without_a_ledger_counts_what_is_there() -> None:
