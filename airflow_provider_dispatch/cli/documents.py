@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from airflow_provider_dispatch.core.validation import describe_place
 from airflow_provider_dispatch.exceptions import SpecError
 
 STANDARD_INPUT = Path("-")
@@ -28,7 +29,5 @@ def read_document(option: str, path: Path) -> object:
     try:
         document: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise SpecError(option, f"is neither YAML nor JSON{where}", str(path)) from None
+        raise SpecError(option, f"is neither YAML nor JSON{describe_place(error)}", str(path)) from None
     return document

@@ -22,7 +22,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as word
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import ControllerSettings
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, Name
 from airflow_provider_dispatch.controller.lease import USABLE_SHARE
-from airflow_provider_dispatch.core.validation import validate_settings
+from airflow_provider_dispatch.core.validation import describe_place, validate_settings
 from airflow_provider_dispatch.exceptions import SpecError
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -155,7 +155,7 @@ def _read_file(path: Path) -> Mapping[str, object]:
     except OSError as error:
         raise SpecError("config", f"can't be read: {error.strerror}", str(path)) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError("config", f"is not YAML: {error}", str(path)) from error
+        raise SpecError("config", f"is not YAML{describe_place(error)}", str(path)) from None
     if content is None:
         return {}
     if not isinstance(content, dict):

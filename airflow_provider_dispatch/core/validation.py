@@ -28,3 +28,9 @@ def validate_settings(kind: type[Settings], fields: Mapping[str, object], *, who
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise SpecError(where or whole, first["msg"].removeprefix("Value error, ")) from None
+
+
+def describe_place(error: Exception) -> str:
+    """Where a parser of YAML gave up: `` in line 3, column 5``, or nothing. Its own words show what stands there."""
+    mark = getattr(error, "problem_mark", None)
+    return "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"

@@ -20,6 +20,7 @@ from kubernetes.aio.client import Configuration
 
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.adapters.kubeflow.transport import ConnectionSettings
+from airflow_provider_dispatch.core.validation import describe_place
 from airflow_provider_dispatch.exceptions import RefusedError, SpecError, UnavailableError, cut_text
 
 IN_CLUSTER_VARIABLE = "KUBERNETES_SERVICE_HOST"
@@ -40,6 +41,9 @@ async def load_connection(settings: KubeflowSettings) -> ConnectionSettings:
         _load_in_cluster(configuration)
     else:
         await _load_kubeconfig(configuration, settings)
+    if "@" in configuration.host:
+        # Messages name the server, and a password in its address with it.
+        raise SpecError("kubeconfig", "the server's address holds a user; write credentials under users")
     return cast("ConnectionSettings", configuration)
 
 
@@ -64,7 +68,10 @@ async def _load_kubeconfig(configuration: Configuration, settings: KubeflowSetti
     except kubernetes_config.ConfigException as error:
         field = "context" if settings.context is not None and settings.context in str(error) else "kubeconfig"
         raise SpecError(field, f"can't be used: {cut_text(str(error))}", paths) from error
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
+        # Its own words hold what stands there: a token that begins with an exclamation mark is a tag to YAML.
+        raise SpecError("kubeconfig", f"is not YAML{describe_place(error)}", paths) from None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         # The package trips over a malformed file in many ways.
         raise SpecError(
             "kubeconfig", f"can't be read ({type(error).__name__}: {cut_text(str(error))})", paths

@@ -24,7 +24,7 @@ from airflow_provider_dispatch.adapters.kubeflow.errors import (
     translate_failure,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
-from airflow_provider_dispatch.exceptions import ProtocolError, RefusedError, UnavailableError
+from airflow_provider_dispatch.exceptions import DispatchError, ProtocolError, RefusedError, UnavailableError
 
 MOST_REQUESTS_AT_ONCE = 64
 MOST_THROTTLED_TRIES = 4
@@ -182,7 +182,7 @@ class Transport:
             left = max(until - _clock(), 0.001)
             limits = aiohttp.ClientTimeout(total=left, connect=max(left / 2, 0.001))
             async with await self._request(connection, call, limits) as response:
-                return _read_json(call, response.status, await response.read(), response.headers)
+                return await _read_json(call, response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise translate_failure(call, error) from error
         finally:
@@ -197,7 +197,7 @@ class Transport:
             response = await self._begin_stream(self._get_connection(call), call, silence_seconds)
         try:
             if response.status not in {200, 204}:
-                raise translate_answer(call, response.status, await response.read(), response.headers)
+                raise await _read_refusal(call, response)
             yield response
         finally:
             # Never back to the pool: the rest of an endless answer would still come.
@@ -218,18 +218,23 @@ class Transport:
         headers |= await _build_auth_headers(call, settings)
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        return await connection.session.request(
-            call.method,
-            settings.host.rstrip("/") + call.path,
-            params=dict(call.query),
-            data=None if call.body is None else json.dumps(call.body, separators=(",", ":")).encode(),
-            headers=headers,
-            timeout=limits,
-            allow_redirects=False,
-            proxy=settings.proxy,
-            proxy_headers=settings.proxy_headers,
-            server_hostname=settings.tls_server_name,
-        )
+        try:
+            return await connection.session.request(
+                call.method,
+                settings.host.rstrip("/") + call.path,
+                params=dict(call.query),
+                data=None if call.body is None else json.dumps(call.body, separators=(",", ":")).encode(),
+                headers=headers,
+                timeout=limits,
+                allow_redirects=False,
+                proxy=settings.proxy,
+                proxy_headers=settings.proxy_headers,
+                server_hostname=settings.tls_server_name,
+            )
+        except aiohttp.InvalidURL:
+            # Its own words are the address, that of a proxy perhaps, with a password in it.
+            problem = "the API server's address, or its proxy's, is none"
+            raise RefusedError(f"can't {call}: {problem}; mend the address in the kubeconfig") from None
 
     def _get_connection(self, call: Call) -> _Connection:
         if self._current is None:
@@ -301,11 +306,11 @@ def _build_tls(settings: ConnectionSettings) -> ssl.SSLContext:
     return context
 
 
-def _read_json(call: Call, status: int, body: bytes, headers: Mapping[str, str]) -> Raw:
-    if not 200 <= status <= 299:
-        raise translate_answer(call, status, body, headers)
+async def _read_json(call: Call, response: aiohttp.ClientResponse) -> Raw:
+    if not 200 <= response.status <= 299:
+        raise await _read_refusal(call, response)
     try:
-        answer = json.loads(body)
+        answer = json.loads(await response.read())
     except ValueError as error:
         raise ProtocolError(
             f"can't {call}: the answer is no JSON; something else than an API server answers"
@@ -313,3 +318,11 @@ def _read_json(call: Call, status: int, body: bytes, headers: Mapping[str, str])
     if not isinstance(answer, dict):
         raise ProtocolError(f"can't {call}: the answer is no object; something else than an API server answers")
     return answer
+
+
+async def _read_refusal(call: Call, response: aiohttp.ClientResponse) -> DispatchError:
+    """What stands between us and an API server may send back the request that it got, credentials included."""
+    body = await response.read()
+    sent = response.request_info.headers.get("Authorization", "").rpartition(" ")[2]
+    said = body.replace(sent.encode(), b"(hidden)") if sent else body
+    return translate_answer(call, response.status, said, response.headers)

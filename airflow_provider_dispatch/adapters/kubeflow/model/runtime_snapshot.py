@@ -14,6 +14,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as word
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import is_ours
+from airflow_provider_dispatch.core.validation import describe_place
 from airflow_provider_dispatch.exceptions import ProtocolError
 
 SNAPSHOT_KEY = "runtime"
@@ -30,7 +31,8 @@ def build_restored_runtime(trainjob: Raw, snapshot: Raw | None) -> dict[str, obj
     try:
         runtime = yaml.safe_load(fields.text(snapshot, "data", SNAPSHOT_KEY))
     except yaml.YAMLError as error:
-        raise ProtocolError(f"the snapshot {fields.name(snapshot)} of a runtime is no YAML: {error}") from error
+        problem = f"the snapshot {fields.name(snapshot)} of a runtime is no YAML{describe_place(error)}"
+        raise ProtocolError(problem) from None
     if not is_ours(runtime) or fields.text(runtime, "kind") != TRAINING_RUNTIMES.kind:
         return None
     metadata = {
