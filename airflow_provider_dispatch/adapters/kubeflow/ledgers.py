@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and changes the ledger of a job by compare-and-swap. `stop` calls it; the controller has its own hand on it."""
+"""Reads and changes the ledger of a job by compare-and-swap. Verbs call it; the controller has its own hand on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
+from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord, confirm_dead
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import Patch
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import (
     Ledger,
@@ -36,6 +38,21 @@ async def change_ledger(client: KubeClient, namespace: str, job: JobID, change: 
         except (AlreadyExistsError, StaleObjectError, ObjectGoneError):
             continue
         return after
+
+
+async def confirm_in_ledger(client: KubeClient, namespace: str, job: JobID, dead: Collection[str]) -> None:
+    """Write down that these pods are dead, where the ledger doubts them.
+
+    :param dead: UIDs.
+    :raises ProtocolError: the ledger can't be read.
+    """
+
+    def confirm(ledger: Ledger) -> Ledger:
+        if not ledger.record:
+            return ledger
+        return replace(ledger, record=confirm_dead(ExecutionRecord.from_json(ledger.record), dead).to_json())
+
+    await change_ledger(client, namespace, job, confirm)
 
 
 def _build_patch(config_map: fields.Raw, ledger: Ledger) -> Patch:

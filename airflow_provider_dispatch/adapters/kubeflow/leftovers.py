@@ -8,6 +8,7 @@ TrainJob: a job as a whole is stopped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,16 +16,20 @@ from datetime import datetime
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.deadlines import DeadlineError, within
 from airflow_provider_dispatch.adapters.kubeflow.finding import fetch_ours
-from airflow_provider_dispatch.adapters.kubeflow.inventory import DELETION_ORDER, fetch_inventory
+from airflow_provider_dispatch.adapters.kubeflow.inventory import DELETION_ORDER, Inventory, fetch_inventory
+from airflow_provider_dispatch.adapters.kubeflow.ledgers import confirm_in_ledger
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.leftovers import Litter, find_litter
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import CONFIG_MAPS, TRAINJOBS, WORKLOADS
+from airflow_provider_dispatch.adapters.kubeflow.model.stop_report import Witness
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.adapters.kubeflow.targets import fetch_trainjobs
 from airflow_provider_dispatch.adapters.kubeflow.transport import Sleep
+from airflow_provider_dispatch.adapters.kubeflow.witnessing import watch_pods
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.records import Leftover
+from airflow_provider_dispatch.exceptions import ProtocolError
 
 LOOK_SECONDS = 0.5
 LEDGER_SELECTOR = f"{words.JOB_LABEL},{words.KIND_LABEL}={words.LEDGER_KIND}"
@@ -59,23 +64,23 @@ class Leftovers:
         return tuple(one.leftover for one in found if not jobs or one.leftover.job in jobs)
 
     async def remove(self, found: Leftover, *, deadline: datetime) -> str:
-        """Remove one of them and see that it is gone.
+        """Remove one of them and see that it is gone. What is seen of the end of pods meanwhile goes into the ledger.
 
         :return: why it is still there; empty when it isn't, or belongs to somebody again.
         """
         client = await self.connect()
         try:
             async with within(deadline, self.clock(), "a removal"):
-                litter = await self._find_again(client, found)
+                inventory = await fetch_inventory(client, self.settings.namespace, found.job)
+                litter = await self._judge_again(client, found, inventory)
                 if litter is None:
                     return ""
-                return litter.leftover.kept_because or await self._delete(client, litter)
+                return litter.leftover.kept_because or await self._delete(client, litter, inventory)
         except DeadlineError:
             return "the time was over before it had gone; ask again"
 
-    async def _find_again(self, client: KubeClient, found: Leftover) -> Litter | None:
-        """The same object, judged anew."""
-        inventory = await fetch_inventory(client, self.settings.namespace, found.job)
+    async def _judge_again(self, client: KubeClient, found: Leftover, inventory: Inventory) -> Litter | None:
+        """The same object; None when it isn't left over any more."""
         # The inventory has the Workloads of TrainJobs that are there.
         workloads = await fetch_ours(client, self.settings, WORKLOADS)
         trainjobs = await fetch_trainjobs(client, self.settings, found.job)
@@ -85,7 +90,16 @@ class Leftovers:
         litter = find_litter(objects, self.settings.deployment, with_ledgers=True, now=self.clock())
         return next((one for one in litter if one.leftover.key == found.key), None)
 
-    async def _delete(self, client: KubeClient, litter: Litter) -> str:
+    async def _delete(self, client: KubeClient, litter: Litter, inventory: Inventory) -> str:
+        job, witness = litter.leftover.job, Witness()
+        async with watch_pods(client, job, witness, inventory):
+            why = await self._delete_one(client, litter)
+        if witness.dead:
+            with contextlib.suppress(ProtocolError):  # that ledger stays, and says why
+                await confirm_in_ledger(client, self.settings.namespace, job, witness.dead)
+        return why
+
+    async def _delete_one(self, client: KubeClient, litter: Litter) -> str:
         resource, raw, namespace = litter.resource, litter.raw, self.settings.namespace
         # A start that goes on meanwhile writes its number into the ledger.
         version = fields.text(raw, "metadata", "resourceVersion") if resource == CONFIG_MAPS else ""

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -27,7 +25,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import E
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import build_patch
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, LedgerEnd
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS, WORKLOADS
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINJOBS, WORKLOADS
 from airflow_provider_dispatch.adapters.kubeflow.model.stop_report import (
     Witness,
     build_confirmed,
@@ -39,7 +37,8 @@ from airflow_provider_dispatch.adapters.kubeflow.ownership import check_owner
 from airflow_provider_dispatch.adapters.kubeflow.recording import record_decision
 from airflow_provider_dispatch.adapters.kubeflow.runtimes import patch_trainjob
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
-from airflow_provider_dispatch.adapters.kubeflow.targets import build_job_selector, fetch_trainjobs
+from airflow_provider_dispatch.adapters.kubeflow.targets import fetch_trainjobs
+from airflow_provider_dispatch.adapters.kubeflow.witnessing import watch_pods
 from airflow_provider_dispatch.core.identity import JobID, parse_job_id
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import StopReport
@@ -165,7 +164,7 @@ async def _write_ledger(call: _Stop, inventory: Inventory) -> None:
 async def _remove_all(call: _Stop, inventory: Inventory) -> None:
     """Find and delete until only the ledger is left, then wait a moment for what is unproven."""
     waited, pause = 0.0, FIRST_PASS_SECONDS
-    async with _watch_pods(call, inventory.pods_version) as has_changed:
+    async with watch_pods(call.client, call.job, call.witness, inventory) as has_changed:
         while list(inventory) or (call.has_doubts and waited < PROOF_SECONDS):
             has_changed.clear()
             try:
@@ -212,31 +211,3 @@ async def _pause(has_changed: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await has_changed.wait()
-
-
-@asynccontextmanager
-async def _watch_pods(call: _Stop, version: str) -> AsyncIterator[asyncio.Event]:
-    """Note how each pod goes, while the block runs."""
-    has_changed = asyncio.Event()
-
-    async def watch() -> None:
-        # A watch that breaks is not made again: what it misses stays unproven, as it should.
-        with contextlib.suppress(UnavailableError, RefusedError):
-            selector = build_job_selector(call.job)
-            changes = call.client.watch(PODS, call.namespace, labels=selector, resource_version=version)
-            async with aclosing(changes) as events:
-                async for event in events:
-                    if event.type == "DELETED":
-                        call.witness.note_deleted(PODS, event.object)
-                        has_changed.set()
-                    elif event.type in ("ADDED", "MODIFIED"):
-                        call.witness.note(PODS, event.object)
-
-    watching = asyncio.create_task(watch())
-    await asyncio.sleep(0)
-    try:
-        yield has_changed
-    finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching

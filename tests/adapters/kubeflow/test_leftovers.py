@@ -151,6 +151,31 @@ def test_a_runtime_without_a_trainjob_goes_once_no_start_can_want_it(created: st
     assert (client.peek(TRAINING_RUNTIMES, build_name()) is None) == (kept == MAY_GO)
 
 
+def test_a_workload_whose_owner_was_taken_from_it_is_known_by_its_name() -> None:
+    client = MemoryClient()
+    place_orphans(client)
+    change(client, WORKLOADS, f"trainjob-{build_name()}-abcde", lambda raw: raw["metadata"].pop("ownerReferences"))
+    (found,) = (one for one in find(client) if one.object.startswith("Workload"))
+    assert (remove(client, found), client.peek_all(WORKLOADS)) == ("", [])
+
+
+def test_the_end_of_a_pod_that_was_seen_goes_into_the_ledger() -> None:
+    client = MemoryClient()
+    client.put(PODS, build_pod(0))
+    client.put(PODS, build_pod(1, node=""))
+    record = build_record(**{"pod-1-0": {"node": "n1"}, "pod-1-1": {}})
+    client.put(CONFIG_MAPS, build_ledger(JOB, Ledger(1, record=record)))
+
+    def end_first(client: MemoryClient, verb: str, resource: Resource, raw: Object) -> None:
+        if (verb, resource, raw["metadata"]["uid"]) == ("delete", PODS, "pod-1-0"):
+            client.drop(PODS, client.put(PODS, raw | {"status": {"phase": "Failed"}})["metadata"]["name"])
+
+    client.reactions.append(end_first)
+    assert [remove(client, one) for one in find(client)] == ["", ""]
+    (found,) = find(client, forget=True)
+    assert (found.object, found.kept_because) == (f"ConfigMap dj-{JOB.lower()}", MAY_GO)
+
+
 def test_what_is_going_already_is_left_to_go() -> None:
     client = MemoryClient()
     client.put(PODS, build_pod(deletionTimestamp=JUST_NOW))
@@ -159,9 +184,10 @@ def test_what_is_going_already_is_left_to_go() -> None:
 
 def test_a_workload_of_nobody_of_ours_is_nothing_to_us() -> None:
     client = MemoryClient()
-    owner = {"kind": "TrainJob", "name": "somebodys", "uid": "x", "controller": True}
-    client.put(WORKLOADS, {"metadata": {"name": "w", "ownerReferences": [owner]}})
-    client.put(WORKLOADS, {"metadata": {"name": "v", "ownerReferences": [owner | {"name": f"dj-{'u' * 26}-s1"}]}})
+    ours, labels = f"trainjob-{build_name()}-abcde", {words.JOB_UID_LABEL: "x"}
+    client.put(WORKLOADS, {"metadata": {"name": "trainjob-somebodys-abcde", "labels": labels}})
+    client.put(WORKLOADS, {"metadata": {"name": ours.replace(JOB.lower(), "u" * 26), "labels": labels}})
+    client.put(WORKLOADS, {"metadata": {"name": ours}})
     assert judge(client) == {}
 
 

@@ -22,6 +22,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CONFIG_MAPS,
     TRAINING_RUNTIMES,
     TRAINJOBS,
+    WORKLOADS,
     Resource,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import (
@@ -35,7 +36,8 @@ from airflow_provider_dispatch.exceptions import ProtocolError, SpecError
 
 LONGEST_START = timedelta(hours=1)
 """A start makes the runtime first; no call of ours may take longer than this until its TrainJob stands."""
-_SUBMISSION_NAME = re.compile(r"dj-([0-9a-z]{26})-s([0-9]+)")
+_WORKLOAD_NAME = re.compile(r"trainjob-dj-([0-9a-z]{26})-s([0-9]+)-[0-9a-z]+")
+"""What Kueue makes for a TrainJob (pkg/controller/jobframework/workload_names.go)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +110,21 @@ def _list_owned(
         if resource == CONFIG_MAPS or (resource == TRAINJOBS and not with_trainjobs):
             continue
         for raw in found:
-            job, number = read_job_id(raw), read_submission_number(raw)
-            if job is None:
-                job, number = _read_owner(raw)
+            is_kueues = resource == WORKLOADS
+            job, number = _read_workload(raw) if is_kueues else (read_job_id(raw), read_submission_number(raw))
             if job is not None:
                 yield resource, raw, job, number
 
 
-def _read_owner(raw: Raw) -> tuple[JobID | None, int]:
-    """Kueue copies no label of ours: a Workload says by its owner whose it is."""
-    for owner in fields.items(raw, "metadata", "ownerReferences"):
-        named = _SUBMISSION_NAME.fullmatch(fields.text(owner, "name"))
-        if named and fields.text(owner, "kind") == TRAINJOBS.kind:
-            try:
-                return parse_job_id(named[1]), int(named[2])
-            except SpecError:
-                continue
-    return None, 0
+def _read_workload(raw: Raw) -> tuple[JobID | None, int]:
+    """Kueue copies no label of ours, and its owner may have been taken from it: its name says whose it is."""
+    named = _WORKLOAD_NAME.fullmatch(fields.name(raw))
+    if named is None or not fields.label(raw, words.JOB_UID_LABEL):
+        return None, 0
+    try:
+        return parse_job_id(named[1]), int(named[2])
+    except SpecError:
+        return None, 0
 
 
 def _list_ledgers(objects: Mapping[Resource, Sequence[Raw]]) -> Iterable[tuple[Raw, JobID]]:
