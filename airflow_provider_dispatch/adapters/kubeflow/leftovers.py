@@ -75,7 +75,9 @@ class Leftovers:
                 litter = await self._judge_again(client, found, inventory)
                 if litter is None:
                     return ""
-                return litter.leftover.kept_because or await self._delete(client, litter, inventory)
+                if litter.leftover.kept_because and not fields.is_deleting(litter.raw):
+                    return litter.leftover.kept_because
+                return await self._delete(client, litter, inventory)
         except DeadlineError:
             return "the time was over before it had gone; ask again"
 
@@ -103,7 +105,8 @@ class Leftovers:
         resource, raw, namespace = litter.resource, litter.raw, self.settings.namespace
         # A start that goes on meanwhile writes its number into the ledger.
         version = fields.text(raw, "metadata", "resourceVersion") if resource == CONFIG_MAPS else ""
-        is_accepted = await client.delete(
+        # What made it has gone before, and takes it along.
+        is_accepted = fields.is_deleting(raw) or await client.delete(
             resource, fields.name(raw), namespace, uid=fields.uid(raw), resource_version=version
         )
         while fields.uid(await client.get(resource, fields.name(raw), namespace)) == fields.uid(raw):

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_dispatch.adapters.kubeflow.client import ObjectList
 from airflow_provider_dispatch.adapters.kubeflow.leftovers import Leftovers
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
-from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, build_ledger
+from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, LedgerEnd, build_ledger
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CONFIG_MAPS,
     JOBS,
@@ -27,6 +27,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.records import Leftover
+from airflow_provider_dispatch.core.state import Cause
 from airflow_provider_dispatch.exceptions import CapabilityError
 from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
 from tests.adapters.kubeflow.objects import (
@@ -48,11 +49,14 @@ OTHER = JobID("01BX5ZZKBKACTAV9WEVGEMMVRZ")
 MAY_GO = ""
 
 
-def build_leftovers(client: MemoryClient, deployment: str | None = None) -> Leftovers:
+def build_leftovers(
+    client: MemoryClient, deployment: str | None = None, *, meanwhile: Callable[[], None] = lambda: None
+) -> Leftovers:
     async def connect() -> MemoryClient:
         return client
 
     async def sleep(_seconds: float) -> None:
+        meanwhile()
         await asyncio.sleep(0)
 
     return Leftovers(connect, KubeflowSettings(deployment=deployment), lambda: NOW, sleep)
@@ -76,7 +80,6 @@ def place_orphans(client: MemoryClient, submission: int = 1) -> None:
     """What is left of a submission whose TrainJob was removed and nothing else was."""
     place_job(client, submission)
     client.drop(TRAINJOBS, build_name(submission))
-    age(client, TRAINING_RUNTIMES, build_name(submission), LONG_AGO)
 
 
 def age(client: MemoryClient, resource: Resource, name: str, stamp: str) -> None:
@@ -114,7 +117,7 @@ def test_all_that_a_removed_trainjob_has_left_may_go_what_makes_others_first() -
     found = find(client)
     assert [one.object.split()[0] for one in found] == ["TrainingRuntime", "Workload", "JobSet", "Pod", "Pod"]
     assert {one.kept_because for one in found} == {MAY_GO}
-    assert (found[0].job, found[-1].detail) == (JOB, "its TrainJob is gone on node n1")
+    assert (found[0].job, found[-1].detail) == (JOB, "its TrainJob is gone; on node n1")
     assert {remove(client, one) for one in found} == {""}
     assert count_objects(client) == {}
 
@@ -176,10 +179,31 @@ def test_the_end_of_a_pod_that_was_seen_goes_into_the_ledger() -> None:
     assert (found.object, found.kept_because) == (f"ConfigMap dj-{JOB.lower()}", MAY_GO)
 
 
+def test_a_young_runtime_of_a_submission_that_was_stopped_may_go() -> None:
+    client = MemoryClient()
+    client.put(TRAINING_RUNTIMES, build_runtime())
+    age(client, TRAINING_RUNTIMES, build_name(), JUST_NOW)
+    client.put(CONFIG_MAPS, build_ledger(JOB, Ledger(1, ends=(LedgerEnd(1, Cause.STOPPED, "enough", NOW),))))
+    assert list(judge(client).values()) == [MAY_GO]
+
+
 def test_what_is_going_already_is_left_to_go() -> None:
     client = MemoryClient()
     client.put(PODS, build_pod(deletionTimestamp=JUST_NOW))
     assert set(judge(client).values()) == {"it is being removed"}
+
+
+def test_what_goes_with_what_was_removed_before_is_waited_for() -> None:
+    client = MemoryClient()
+    client.put(PODS, build_pod())
+    (found,) = find(client)
+    client.put(PODS, build_pod(deletionTimestamp=JUST_NOW))
+
+    def end() -> None:
+        client.drop(PODS, client.peek_all(PODS)[0]["metadata"]["name"])
+
+    assert asyncio.run(build_leftovers(client, meanwhile=end).remove(found, deadline=SOON)) == ""
+    assert client.count("delete") == 0
 
 
 def test_a_workload_of_nobody_of_ours_is_nothing_to_us() -> None:

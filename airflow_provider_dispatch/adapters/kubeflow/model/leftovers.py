@@ -9,9 +9,11 @@ be under way, a ledger that knows of a pod whose end isn't proven.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
@@ -49,12 +51,25 @@ class Litter:
     leftover: Leftover
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A job as its TrainJobs and its other objects tell it."""
+class _Object(NamedTuple):
+    """One object of a submission."""
 
-    trainjobs: tuple[Raw, ...]
-    deployments: frozenset[str]
+    resource: Resource
+    raw: Raw
+    job: JobID
+    number: int
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job as its TrainJobs and its other objects tell it.
+
+    :ivar begun: submissions whose TrainJob was there once.
+    """
+
+    trainjobs: list[Raw] = field(default_factory=list)
+    deployments: set[str] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
 
     @property
     def living(self) -> int | None:
@@ -76,9 +91,9 @@ def find_litter(
     """
     jobs = _read_jobs(objects)
     found = [
-        Litter(resource, raw, _judge(resource, raw, job, jobs[job], now))
-        for resource, raw, job, number in _list_owned(objects)
-        if not jobs[job].has(number)
+        Litter(one.resource, one.raw, _judge(one, jobs[one.job], now))
+        for one in _list_owned(objects)
+        if one.resource != TRAINJOBS and not jobs[one.job].has(one.number)
     ]
     if with_ledgers:
         busy = {job for job, known in jobs.items() if known.trainjobs} | {one.leftover.job for one in found}
@@ -89,31 +104,30 @@ def find_litter(
 
 
 def _read_jobs(objects: Mapping[Resource, Sequence[Raw]]) -> Mapping[JobID, _Job]:
-    trainjobs: dict[JobID, list[Raw]] = {}
-    deployments: dict[JobID, set[str]] = {}
-    for resource, raw, job, _ in _list_owned(objects, with_trainjobs=True):
-        if resource == TRAINJOBS:
-            trainjobs.setdefault(job, []).append(raw)
-        named = fields.label(raw, words.DEPLOYMENT_LABEL)
-        deployments.setdefault(job, set()).update({named} if named else ())
+    jobs: dict[JobID, _Job] = defaultdict(_Job)
+    for one in _list_owned(objects):
+        known = jobs[one.job]
+        if one.resource == TRAINJOBS:
+            known.trainjobs.append(one.raw)
+        elif one.resource != TRAINING_RUNTIMES:
+            known.begun.add(one.number)
+        if named := fields.label(one.raw, words.DEPLOYMENT_LABEL):
+            known.deployments.add(named)
     for raw, job in _list_ledgers(objects):
-        ledger = _read_ledger(raw)
-        deployments.setdefault(job, set()).update({ledger.deployment} if ledger and ledger.deployment else ())
-    return {job: _Job(tuple(trainjobs.get(job, ())), frozenset(named)) for job, named in deployments.items()}
+        ledger = _read_ledger(raw) or Ledger()
+        jobs[job].begun.update(end.submission for end in ledger.ends)
+        if ledger.deployment:
+            jobs[job].deployments.add(ledger.deployment)
+    return jobs
 
 
-def _list_owned(
-    objects: Mapping[Resource, Sequence[Raw]], *, with_trainjobs: bool = False
-) -> Iterator[tuple[Resource, Raw, JobID, int]]:
-    """Each object of a submission with its job and number."""
+def _list_owned(objects: Mapping[Resource, Sequence[Raw]]) -> Iterator[_Object]:
     for resource, found in objects.items():
-        if resource == CONFIG_MAPS or (resource == TRAINJOBS and not with_trainjobs):
-            continue
-        for raw in found:
+        for raw in found if resource != CONFIG_MAPS else ():
             is_kueues = resource == WORKLOADS
             job, number = _read_workload(raw) if is_kueues else (read_job_id(raw), read_submission_number(raw))
             if job is not None:
-                yield resource, raw, job, number
+                yield _Object(resource, raw, job, number)
 
 
 def _read_workload(raw: Raw) -> tuple[JobID | None, int]:
@@ -127,32 +141,37 @@ def _read_workload(raw: Raw) -> tuple[JobID | None, int]:
         return None, 0
 
 
-def _list_ledgers(objects: Mapping[Resource, Sequence[Raw]]) -> Iterable[tuple[Raw, JobID]]:
+def _list_ledgers(objects: Mapping[Resource, Sequence[Raw]]) -> Iterator[tuple[Raw, JobID]]:
     for raw in objects.get(CONFIG_MAPS, ()):
         job = read_job_id(raw)
         if job is not None and fields.label(raw, words.KIND_LABEL) == words.LEDGER_KIND:
             yield raw, job
 
 
-def _judge(resource: Resource, raw: Raw, job: JobID, known: _Job, now: datetime) -> Leftover:
-    node = fields.text(raw, "spec", "nodeName")
-    where = f" on node {node}" if node else ""
+def _judge(found: _Object, known: _Job, now: datetime) -> Leftover:
     return Leftover(
-        job,
-        f"{resource.kind} {fields.name(raw)}",
-        fields.uid(raw),
-        detail=f"its TrainJob is gone{where}",
-        kept_because=_keep(resource, raw, known, now),
+        found.job,
+        f"{found.resource.kind} {fields.name(found.raw)}",
+        fields.uid(found.raw),
+        detail=_describe(found, known),
+        kept_because=_keep(found, known, now),
     )
 
 
-def _keep(resource: Resource, raw: Raw, known: _Job, now: datetime) -> str:
+def _describe(found: _Object, known: _Job) -> str:
+    if found.number not in known.begun:
+        return "it has no TrainJob"
+    node = fields.text(found.raw, "spec", "nodeName")
+    return f"its TrainJob is gone; on node {node}" if node else "its TrainJob is gone"
+
+
+def _keep(found: _Object, known: _Job, now: datetime) -> str:
     if known.living is not None:
         return f"submission {known.living} of its job has not ended"
-    if fields.is_deleting(raw):
+    if fields.is_deleting(found.raw):
         return "it is being removed"
-    created = fields.moment(raw, "metadata", "creationTimestamp")
-    if resource == TRAINING_RUNTIMES and (created is None or now - created < LONGEST_START):
+    created = fields.moment(found.raw, "metadata", "creationTimestamp")
+    if found.number not in known.begun and (created is None or now - created < LONGEST_START):
         return "it is younger than an hour, and its start may be under way"
     return ""
 
