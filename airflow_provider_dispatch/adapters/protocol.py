@@ -16,6 +16,7 @@ from airflow_provider_dispatch.core.capabilities import Preflight
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.core.owner import Owner
@@ -58,8 +59,12 @@ class DispatchAdapter(ABC):
     name: str
 
     @abstractmethod
-    async def preflight(self) -> Preflight:
-        """Prove what the backend can do. Does not change anything that outlives the call."""
+    async def preflight(self, spec: JobSpec | None = None) -> Preflight:
+        """Prove what the backend can do. Does not change anything that outlives the call.
+
+        :param spec: a job that is judged, too: whether what it asks for could ever fit its queue.
+        :raises SpecError: *spec* is one that this backend can't carry.
+        """
 
     @abstractmethod
     async def start(self, request: StartRequest, *, deadline: datetime) -> JobRef:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -13,29 +14,41 @@ from airflow_provider_dispatch.cli.explaining import explain as build_explanatio
 from airflow_provider_dispatch.cli.explaining import view_explanation
 from airflow_provider_dispatch.cli.naming import JobName
 from airflow_provider_dispatch.cli.session import Session, build_not_found
+from airflow_provider_dispatch.cli.starting import SpecOptions
 from airflow_provider_dispatch.cli.values import read_pairs
-from airflow_provider_dispatch.core.capabilities import Answer, Preflight, check_may_start
+from airflow_provider_dispatch.core.capabilities import may_start
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.records import JobSelector
 from airflow_provider_dispatch.core.state import State
-from airflow_provider_dispatch.exceptions import CapabilityError
+
+_PATIENCE = "looking at the backend; on a cluster a job of its own is watched for ten seconds"
 
 
-async def preflight(session: Session) -> ExitCode | None:
-    """Prove what the backend can do: checks, capabilities, and whether jobs may be started. Exit 1: not proved."""
-    with session.screen.working("looking at the backend"):
-        found = await session.adapter.preflight()
-    is_proved = _may_start(found) and not any(check.value is Answer.NO for check in found.checks.values())
-    session.screen.show(views.view_preflight(found, is_proved=is_proved))
-    return ExitCode.OK if is_proved else ExitCode.FAILED
+async def preflight(
+    session: Session,
+    *,
+    job: Annotated[
+        Path | None, Option(help="YAML or JSON of a job spec: could it ever fit its queue? - is stdin.")
+    ] = None,
+) -> ExitCode | None:
+    """Prove what the backend can do: checks, capabilities, and whether jobs may be started. Exit 1: not proved.
+
+    On a cluster a job of its own is watched behind its gate for ten seconds, and removed.
+    """
+    spec = SpecOptions(file=job).build_spec(session.settings) if job is not None else None
+    session.if_interrupted = "a job that was being watched is removed, at the latest by the next preflight"
+    with session.screen.working(_PATIENCE):
+        found = await session.adapter.preflight(spec)
+    session.screen.show(views.view_preflight(found, session.now))
+    return ExitCode.OK if found.is_proved else ExitCode.FAILED
 
 
 async def capabilities(session: Session) -> ExitCode | None:
     """What the backend can do, each with its reason. Exit 1: it lacks one that every job needs."""
-    with session.screen.working("looking at the backend"):
+    with session.screen.working(_PATIENCE):
         found = await session.adapter.preflight()
     session.screen.show(views.view_findings({str(name): finding for name, finding in found.capabilities.items()}))
-    return ExitCode.OK if _may_start(found) else ExitCode.FAILED
+    return ExitCode.OK if may_start(found.capabilities) else ExitCode.FAILED
 
 
 async def inspect(session: Session, name: JobName) -> None:
@@ -92,11 +105,3 @@ async def explain(session: Session, name: JobName) -> None:
         raise build_not_found(seen.ref)
     happened = await session.adapter.events(address)
     session.screen.show(view_explanation(build_explanation(seen, happened, session.now)))
-
-
-def _may_start(found: Preflight) -> bool:
-    try:
-        check_may_start(found.capabilities)
-    except CapabilityError:
-        return False
-    return True

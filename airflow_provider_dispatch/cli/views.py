@@ -13,7 +13,7 @@ from typing import cast
 
 from airflow_provider_dispatch.cli.screen import View
 from airflow_provider_dispatch.core import wire
-from airflow_provider_dispatch.core.capabilities import Finding, Preflight
+from airflow_provider_dispatch.core.capabilities import Finding, Preflight, describe_age
 from airflow_provider_dispatch.core.holds import Hold
 from airflow_provider_dispatch.core.identity import NOT_MAPPED
 from airflow_provider_dispatch.core.job_ref import JobRef
@@ -88,17 +88,17 @@ def view_events(events: Sequence[JobEvent]) -> View:
 
 
 def view_findings(named: Mapping[str, Finding]) -> View:
-    """Answers with their reasons."""
+    """Answers with their reasons, and beneath what isn't yes its cure."""
     plain = {str(name): wire.dump(finding) for name, finding in named.items()}
     return View(plain, ("NAME", "ANSWER", "SOURCE", "REASON"), _list_findings(named.items()))
 
 
-def view_preflight(found: Preflight, *, is_proved: bool) -> View:
+def view_preflight(found: Preflight, now: datetime) -> View:
     """Checks first, then what follows from them."""
     rows = [*_list_findings(found.checks.items()), *_list_findings(found.capabilities.items())]
-    verdict = "jobs may be started here" if is_proved else "not proved: jobs must not be started here"
-    plain = wire.dump(found) | {"is_proved": is_proved}
-    return View(plain, ("NAME", "ANSWER", "SOURCE", "REASON"), rows, (verdict,))
+    verdict = "jobs may be started here" if found.is_proved else "not proved: jobs must not be started here"
+    plain = wire.dump(found) | {"is_proved": found.is_proved}
+    return View(plain, ("NAME", "ANSWER", "SOURCE", "REASON"), rows, (describe_age(found, now), verdict))
 
 
 def view_hold(hold: Hold) -> View:
@@ -195,7 +195,12 @@ def _describe_clocks(seen: Observation, now: datetime) -> str:
 
 
 def _list_findings(named: Iterable[tuple[str, Finding]]) -> list[tuple[str, str, str, str]]:
-    return [(str(name), found.value.value, found.source.value, found.reason) for name, found in named]
+    rows = []
+    for name, found in named:
+        rows.append((str(name), found.value.value, found.source.value, found.reason))
+        if found.cure:
+            rows.append(("", "", "", f"cure: {found.cure}"))
+    return rows
 
 
 def _write_time(moment: datetime) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_dispatch.exceptions import CapabilityError, DispatchError, SpecError
+from airflow_provider_dispatch.exceptions import DispatchError, SpecError
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.version_compat import AirflowNotFoundException
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_dispatch.core.holds import Hold, HoldRequest
     from airflow_provider_dispatch.core.identity import JobID
     from airflow_provider_dispatch.core.job_ref import JobRef
+    from airflow_provider_dispatch.core.job_spec import JobSpec
     from airflow_provider_dispatch.core.observation import Observation
     from airflow_provider_dispatch.core.owner import Owner
     from airflow_provider_dispatch.core.records import (
@@ -147,9 +148,9 @@ class DispatchHook(BaseHook):
         """What was decided about a job."""
         return self._call(lambda adapter, _: adapter.events(ref))
 
-    def preflight(self) -> Preflight:
-        """Prove what the backend can do."""
-        return self._call(lambda adapter, _: adapter.preflight())
+    def preflight(self, spec: JobSpec | None = None) -> Preflight:
+        """Prove what the backend can do, and whether a job could ever fit its queue."""
+        return self._call(lambda adapter, _: adapter.preflight(spec))
 
     def test_connection(self) -> tuple[bool, str]:
         """Run preflight and say one line a check. Does not repeat what the connection holds."""
@@ -158,8 +159,8 @@ class DispatchHook(BaseHook):
         except DispatchError as error:
             return False, f"{type(error).__name__}: {error}"
         findings = [*found.checks.items(), *found.capabilities.items()]
-        lines = [f"{name}: {finding.value} ({finding.reason})" for name, finding in findings]
-        return _may_be_used(found), "\n".join(lines)
+        lines = [f"{name}: {finding.value} ({finding.advice})" for name, finding in findings]
+        return found.is_proved, "\n".join([*lines, capabilities.describe_age(found, datetime.now(UTC))])
 
     def _call(
         self,
@@ -175,15 +176,6 @@ class DispatchHook(BaseHook):
             raise SpecError("dispatch_conn_id", "there is no connection of that name", self.dispatch_conn_id)
         _announce_local_backend()
         return connection_settings.ConnectionSettings()
-
-
-def _may_be_used(found: Preflight) -> bool:
-    """All that a job needs was proved, and no check said no."""
-    try:
-        capabilities.check_may_start(found.capabilities)
-    except CapabilityError:
-        return False
-    return not any(finding.value is capabilities.Answer.NO for finding in found.checks.values())
 
 
 def run_with_adapter(adapter: DispatchAdapter, call: Callable[[DispatchAdapter], Awaitable[T]]) -> T:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow_provider_dispatch.adapters.local.lifecycle import intents
 from airflow_provider_dispatch.adapters.local.lifecycle.derive import derive_observation, derive_submission_state
@@ -28,6 +28,7 @@ from airflow_provider_dispatch.core.capabilities import (
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import JobID, build_epoch
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import OutputLine
 from airflow_provider_dispatch.core.owner import Owner
@@ -61,12 +62,14 @@ class FakeAdapter(DispatchAdapter):
         self.capabilities = dict.fromkeys(Capability, YES)
         self.failures: list[AdapterError] = []
         self.calls: list[str] = []
+        self.judged: JobSpec | None = None
         self._patience = patience
 
-    async def preflight(self) -> Preflight:
-        """Says what :attr:`capabilities` says."""
+    async def preflight(self, spec: JobSpec | None = None) -> Preflight:
+        """Says what :attr:`capabilities` says; keeps a job that was to be judged as :attr:`judged`."""
         self._called("preflight")
-        return Preflight({"fake": YES}, self.capabilities)
+        self.judged = spec
+        return Preflight({"fake": YES}, self.capabilities, datetime.now(UTC))
 
     async def start(self, request: StartRequest, *, deadline: datetime) -> JobRef:
         """See the protocol."""

@@ -143,8 +143,9 @@ def test_the_test_button_says_one_line_a_check_and_repeats_nothing(made: Made) -
     is_fine, message = DispatchHook("fake").test_connection()
 
     assert is_fine
-    assert len(message.splitlines()) == 1 + len(Capability)
+    assert len(message.splitlines()) == 1 + len(Capability) + 1
     assert "hold: yes (the fake can)" in message
+    assert message.endswith("checked 0 s ago")
     assert "hidden-words" not in message
 
 

@@ -29,6 +29,7 @@ from airflow_provider_dispatch.core.capabilities import Preflight
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import OutputLine
 from airflow_provider_dispatch.core.owner import Owner
@@ -81,9 +82,11 @@ class KubeflowAdapter(DispatchAdapter):
         self._client: KubeClient | None = None
         self._observer: Observer | None = None
 
-    async def preflight(self) -> Preflight:
-        """See the protocol."""
-        return await run_preflight(await self._connect(), self._settings, now=self._clock())
+    async def preflight(self, spec: JobSpec | None = None) -> Preflight:
+        """See the protocol. Watches a job of its own for some seconds; for a minute a `start` goes by the outcome."""
+        found = await run_preflight(await self._connect(), self._settings, now=self._clock(), spec=spec)
+        self._memory.keep(self._settings, found)
+        return found
 
     async def start(self, request: StartRequest, *, deadline: datetime) -> JobRef:
         """See the protocol. Returns once Kueue has made the job's Workload; in plain mode once it is created."""

@@ -284,12 +284,19 @@ class KubeClient:
     async def is_served(self, resource: Resource) -> bool:
         """Whether the cluster has this kind in this version."""
         path = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
-        call = Call("GET", path, f"read the kinds of {resource.api_version}", resource.api_version)
-        try:
-            answer = await self._transport.send(call)
-        except CapabilityError:
-            return False
+        answer = await self._discover(Call("GET", path, f"read the kinds of {resource.api_version}"))
         return any(fields.text(item, "name") == resource.plural for item in fields.items(answer, "resources"))
+
+    async def list_versions(self, group: str) -> tuple[str, ...]:
+        """Versions of a group that the cluster serves, the preferred one first; none when it has no such group."""
+        answer = await self._discover(Call("GET", f"/apis/{group}", f"read the versions of {group}"))
+        return tuple(fields.text(item, "version") for item in fields.items(answer, "versions"))
+
+    async def _discover(self, call: Call) -> Raw:
+        try:
+            return await self._transport.send(call)
+        except CapabilityError:
+            return {}
 
     async def _list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> ObjectList:
         found: list[Raw] = []

@@ -10,6 +10,7 @@ to the controller; callers of an adapter need not know them. The transport and t
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
+_WEBHOOK_AWAY = re.compile(r'failed calling webhook(?: "([^"]*)")?')
 
 
 class AnswerLostError(UnavailableError):
@@ -56,6 +58,20 @@ class ThrottledError(UnavailableError):
 
 class ExpiredVersionError(UnavailableError):
     """The resource version is too old to watch or to go on listing from: list anew."""
+
+
+class WebhookAwayError(UnavailableError):
+    """A webhook of the cluster doesn't answer. Nothing was written.
+
+    :param webhook: its name.
+    """
+
+    def __init__(self, message: str, webhook: str = "") -> None:
+        super().__init__(message)
+        self.webhook = webhook
+
+    def __reduce__(self) -> tuple[type[WebhookAwayError], tuple[str, str]]:
+        return type(self), (str(self), self.webhook)
 
 
 class UnauthorizedError(RefusedError):
@@ -165,9 +181,10 @@ def _translate_conflict(call: Call, answer: fields.Raw, said: str) -> DispatchEr
 
 
 def _translate_server_error(call: Call, said: str) -> DispatchError:
-    if "failed calling webhook" in said:
+    if found := _WEBHOOK_AWAY.search(said):
         # Admission comes before storage, so this write was certainly not carried out.
-        return UnavailableError(f"can't {call}: a webhook of the cluster doesn't answer ({said}); try again")
+        told = f"can't {call}: a webhook of the cluster doesn't answer ({said}); try again"
+        return WebhookAwayError(told, found[1] or "")
     if call.is_write:
         return AnswerLostError(
             f"can't tell whether the request to {call} was carried out ({said}); look before retrying"

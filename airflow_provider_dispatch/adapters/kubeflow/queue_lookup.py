@@ -26,6 +26,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     Resource,
 )
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
+from airflow_provider_dispatch.core.capabilities import Preflight
 from airflow_provider_dispatch.exceptions import SpecError
 
 FRESH = timedelta(seconds=60)
@@ -33,9 +34,10 @@ FRESH = timedelta(seconds=60)
 
 @dataclass
 class QueueMemory:
-    """What has been found good lately, by connection and name."""
+    """What has been found good lately, by connection and name, and the last outcome of a preflight, by connection."""
 
     _found: dict[tuple[object, ...], datetime] = field(default_factory=dict)
+    _outcomes: dict[KubeflowSettings, Preflight] = field(default_factory=dict)
 
     def knows(self, settings: KubeflowSettings, now: datetime, *key: str) -> bool:
         """Whether it was found good within the last minute."""
@@ -46,6 +48,16 @@ class QueueMemory:
         """It has been found good just now."""
         self._found = {known: at for known, at in self._found.items() if now - at < FRESH}
         self._found[(settings, *key)] = now
+
+    def keep(self, settings: KubeflowSettings, found: Preflight) -> None:
+        """Remember the outcome of a preflight instead of an earlier one."""
+        self._outcomes[settings] = found
+
+    def recall(self, settings: KubeflowSettings, now: datetime) -> Preflight | None:
+        """The outcome of a preflight within the last minute."""
+        found = self._outcomes.get(settings)
+        is_fresh = found is not None and found.checked_at is not None and now - found.checked_at < FRESH
+        return found if is_fresh else None
 
 
 async def fetch_lease(client: KubeClient, settings: KubeflowSettings) -> Raw | None:

@@ -46,6 +46,7 @@ class KubeflowSettings(BaseModel):
     :param state_claim: PersistentVolumeClaim that becomes ``DISPATCH_STATE_DIR``.
     :param has_controller: plain mode: ``dispatch-admission`` watches over this namespace, too.
     :param request_timeout_seconds: of one request to the API server.
+    :param probe_seconds: how long preflight watches a job of its own behind its gate; 0 means that it makes none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -65,6 +66,7 @@ class KubeflowSettings(BaseModel):
     state_claim: Name | None = None
     has_controller: bool = True
     request_timeout_seconds: float = Field(default=15.0, gt=0, le=600)
+    probe_seconds: float = Field(default=10.0, ge=0, le=600)
 
     @model_validator(mode="after")
     def _has_one_state(self) -> KubeflowSettings:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.creating import create_trainjob
 from airflow_provider_dispatch.adapters.kubeflow.deadlines import within
 from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
 from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_ledger, fetch_objects
@@ -29,6 +30,11 @@ from airflow_provider_dispatch.adapters.kubeflow.model.ledger import (
     read_ledger,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.manifests import build_owner_patch, build_runtime, build_trainjob
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.machinery import (
+    CURE_UNMANAGED,
+    EXPLAIN_UNMANAGED,
+    is_managed_by_kueue,
+)
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CONFIG_MAPS,
     TRAINING_RUNTIMES,
@@ -44,11 +50,8 @@ from airflow_provider_dispatch.adapters.kubeflow.model.submission import (
     read_submission_number,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.terms import Terms
-from airflow_provider_dispatch.adapters.kubeflow.preflight import (
-    EXPLAIN_UNMANAGED,
-    fetch_capabilities,
-    is_managed_by_kueue,
-)
+from airflow_provider_dispatch.adapters.kubeflow.preflight import run_preflight
+from airflow_provider_dispatch.adapters.kubeflow.preflight.standing import check_standing
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import (
     QueueMemory,
     check_priority_class,
@@ -58,14 +61,17 @@ from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSetting
 from airflow_provider_dispatch.adapters.kubeflow.start_terms import build_terms, check_carried
 from airflow_provider_dispatch.adapters.kubeflow.targets import fetch_trainjobs
 from airflow_provider_dispatch.adapters.kubeflow.transport import Sleep
-from airflow_provider_dispatch.core.capabilities import check_may_start
+from airflow_provider_dispatch.core.capabilities import check_proved
 from airflow_provider_dispatch.core.identity import build_object_name, parse_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.records import StartRequest
-from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError, RefusedError, UnavailableError
-
-CACHE_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Between two tries while a webhook's cache is behind; caches follow within a fraction of a second."""
+from airflow_provider_dispatch.exceptions import (
+    CapabilityError,
+    ConflictError,
+    DispatchError,
+    RefusedError,
+    UnavailableError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +111,38 @@ async def start(
     starter = _Starter(client, settings, replace(request, job=parse_job_id(request.job)), memory, now, sleep)
     check_carried(settings, starter.request)
     async with within(deadline, now, "a start"):
-        trainjob = await _ensure_trainjob(starter)
-        if not has_ended(trainjob):
-            await _settle(starter, trainjob)
+        try:
+            trainjob = await _ensure_trainjob(starter)
+            if not has_ended(trainjob):
+                await _settle(starter, trainjob)
+        except (CapabilityError, RefusedError):
+            await _check_proved(starter)
+            raise
     return read_ref(trainjob)
+
+
+async def _check_proved(starter: _Starter) -> None:
+    """Tell a refusal by the lines of a preflight, where that is the cluster's fault. A probe would take too long here.
+
+    :raises CapabilityError: the cluster is not proved.
+    """
+    settings = _choose_queue(starter)
+    if starter.memory.recall(settings, starter.now) is not None:
+        return
+    try:
+        dry = settings.model_copy(update={"probe_seconds": 0.0})
+        found = await run_preflight(starter.client, dry, now=starter.now, sleep=starter.sleep)
+    except DispatchError:
+        # What has happened says more than that nothing could be found out about it.
+        return
+    starter.memory.keep(settings, found)
+    check_proved(found, starter.now)
+
+
+def _choose_queue(starter: _Starter) -> KubeflowSettings:
+    """The connection as if it named the queue of this job."""
+    queue = build_terms(starter.settings, starter.request).queue
+    return starter.settings.model_copy(update={"queue": queue or None})
 
 
 async def _ensure_trainjob(starter: _Starter) -> Raw:
@@ -187,8 +221,10 @@ async def _is_cut_off(starter: _Starter) -> bool:
 
 async def _check_cluster(starter: _Starter, terms: Terms) -> None:
     client, settings, memory, now = starter.client, starter.settings, starter.memory, starter.now
+    if (known := memory.recall(_choose_queue(starter), now)) is not None:
+        check_proved(known, now)
     if not memory.knows(settings, now, "queue", terms.queue):
-        check_may_start(await fetch_capabilities(client, settings, terms.queue, now=now))
+        await check_standing(client, settings, terms.queue, now=now)
         memory.note(settings, now, "queue", terms.queue)
     if terms.priority_class and not memory.knows(settings, now, "priority", terms.priority_class):
         await check_priority_class(client, terms.priority_class)
@@ -240,7 +276,7 @@ async def _write_ledger(starter: _Starter, config_map: Raw | None, ledger: Ledge
 async def _create_trainjob(starter: _Starter, trainjob: Raw, terms: Terms) -> Raw:
     client, namespace = starter.client, starter.settings.namespace
     try:
-        created = await _send_trainjob(starter, trainjob)
+        created = await create_trainjob(client, trainjob, namespace, sleep=starter.sleep)
     except AlreadyExistsError:
         found = await client.get(TRAINJOBS, starter.name, namespace)
         if found is None:
@@ -252,34 +288,12 @@ async def _create_trainjob(starter: _Starter, trainjob: Raw, terms: Terms) -> Ra
     return created
 
 
-async def _send_trainjob(starter: _Starter, trainjob: Raw) -> Raw:
-    """Send it again while a webhook, which looks into a cache, hasn't seen the new runtime."""
-    for pause in CACHE_PAUSES:
-        try:
-            return await starter.client.create(TRAINJOBS, trainjob, starter.settings.namespace)
-        except RefusedError as error:
-            if not any(said in str(error) for said in words.RUNTIME_UNSEEN):
-                raise
-        await starter.sleep(pause)
-    try:
-        return await starter.client.create(TRAINJOBS, trainjob, starter.settings.namespace)
-    except RefusedError as error:
-        # Kueue puts the name into single quotes, Trainer into double ones.
-        signs = (words.RUNTIME_UNSEEN[0], f"'{starter.name}' not found", f'"{starter.name}" not found')
-        if not any(sign in str(error) for sign in signs):
-            raise
-        # Just after the API server was away, a cache stays behind for many seconds.
-        raise UnavailableError(
-            f"the webhooks don't see TrainingRuntime {starter.name} yet, try again: {error}"
-        ) from error
-
-
 def _explain_foreign_mode(created: Raw, terms: Terms) -> str | None:
     """Why the cluster's webhooks have made another job of it than was asked for."""
     queue = fields.label(created, words.QUEUE_LABEL)
     if queue != terms.queue:
         return f"the cluster has put a job of queue {terms.queue!r} into queue {queue!r}; name that queue"
-    return EXPLAIN_UNMANAGED if queue and not is_managed_by_kueue(created) else None
+    return f"{EXPLAIN_UNMANAGED}; {CURE_UNMANAGED}" if queue and not is_managed_by_kueue(created) else None
 
 
 async def _settle(starter: _Starter, trainjob: Raw) -> None:

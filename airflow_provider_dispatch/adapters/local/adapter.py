@@ -40,6 +40,7 @@ from airflow_provider_dispatch.core.capabilities import Preflight
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import HIGHEST_R, JobID, parse_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.core.owner import Owner
@@ -82,9 +83,11 @@ class LocalAdapter(DispatchAdapter):
         self._database = Database(self._layout)
         self._scan = SharedScan()
 
-    async def preflight(self) -> Preflight:
-        """See the protocol."""
-        return await asyncio.to_thread(run_preflight, self._settings)
+    async def preflight(self, spec: JobSpec | None = None) -> Preflight:
+        """See the protocol. Of a job its queue and its priority are looked at."""
+        if spec is not None:
+            await asyncio.to_thread(QueuesFile(self._layout.queues).resolve, spec)
+        return replace(await asyncio.to_thread(run_preflight, self._settings), checked_at=datetime.now(UTC))
 
     async def start(self, request: StartRequest, *, deadline: datetime) -> JobRef:
         """See the protocol. Returns once an agent answers."""

@@ -21,6 +21,7 @@ from airflow_provider_dispatch.core.capabilities import REQUIRED, Answer, Capabi
 from airflow_provider_dispatch.exceptions import DispatchError
 
 _PROBE_SECONDS = 5.0
+_CURE = "mend it, or name another store in the connection"
 
 
 def run_preflight(settings: LocalSettings) -> Preflight:
@@ -42,7 +43,7 @@ def _check(layout: StoreLayout, look: Callable[[], str]) -> Finding:
         with translating("look at", layout.folder):
             return Finding(Answer.YES, Source.PROBED, look())
     except DispatchError as error:
-        return Finding(Answer.NO, Source.PROBED, str(error))
+        return Finding(Answer.NO, Source.PROBED, str(error), _CURE)
 
 
 def _derive_capabilities(*needed: Finding) -> dict[Capability, Finding]:

@@ -37,6 +37,7 @@ def build_cluster(empty: MemoryClient | None = None) -> MemoryClient:
         {
             "metadata": {"name": "cq"},
             "spec": {
+                "namespaceSelector": {},
                 "admissionChecksStrategy": {"admissionChecks": [check]},
                 "resourceGroups": [
                     {"coveredResources": ["cpu"], "flavors": [{"name": "default", "resources": [quota]}]}

@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient, ObjectList, WatchEvent
 from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
-from airflow_provider_dispatch.adapters.kubeflow.model.resources import Resource
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import ACCESS_REVIEWS, USER_REVIEWS, Resource
 from airflow_provider_dispatch.exceptions import RefusedError
 
 Object = dict[str, Any]
@@ -55,6 +55,11 @@ class MemoryClient(KubeClient):
     faults: list[Fault] = field(default_factory=list)
     reactions: list[Reaction] = field(default_factory=list)
     logs: dict[str, bytes] = field(default_factory=dict)
+    user: str = "system:serviceaccount:default:dispatch-airflow"
+    denied: set[tuple[str, str]] = field(default_factory=set)
+    """Verb and resource, with the subresource behind a slash."""
+    unserved: set[Resource] = field(default_factory=set)
+    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._objects: dict[Key, Object] = {}
@@ -99,6 +104,14 @@ class MemoryClient(KubeClient):
 
     # -- the client
 
+    async def is_served(self, resource: Resource) -> bool:
+        """All is, but what :attr:`unserved` names."""
+        return resource not in self.unserved
+
+    async def list_versions(self, group: str) -> tuple[str, ...]:
+        """What :attr:`versions` says of a group, one of its own otherwise."""
+        return self.versions.get(group, ("v1",))
+
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         """One object, or None."""
         fault = self._begin("get", resource, name)
@@ -122,7 +135,9 @@ class MemoryClient(KubeClient):
     async def create(
         self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, dry_run: bool = False
     ) -> Object:
-        """A new object."""
+        """A new object. Reviews are answered by :attr:`user` and :attr:`denied`."""
+        if resource in (USER_REVIEWS, ACCESS_REVIEWS):
+            return self._end(self._begin("create", resource, dry_run=True), self._review(resource, body))
         name = body["metadata"]["name"]
         fault = self._begin("create", resource, name, dry_run=dry_run)
         if (resource, namespace or "", name) in self._objects:
@@ -234,6 +249,13 @@ class MemoryClient(KubeClient):
         if fault is not None:
             raise fault.error
         return answer
+
+    def _review(self, resource: Resource, body: Mapping[str, Any]) -> Object:
+        if resource == USER_REVIEWS:
+            return {"status": {"userInfo": {"username": self.user}}}
+        asked = body["spec"]["resourceAttributes"]
+        target = "/".join(asked[part] for part in ("resource", "subresource") if part in asked)
+        return {"status": {"allowed": (asked["verb"], target) not in self.denied}}
 
     def _react(self, verb: str, resource: Resource, body: Object) -> None:
         for reaction in self.reactions:

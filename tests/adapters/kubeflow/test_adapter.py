@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -16,7 +16,6 @@ from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.job_cache import SELECTORS
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
-    ACCESS_REVIEWS,
     CLUSTER_QUEUES,
     PODS,
     TRAINJOBS,
@@ -39,7 +38,7 @@ from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError, SpecError, UnavailableError
 from tests.adapters.kubeflow.api_server import ApiServer
 from tests.adapters.kubeflow.cluster_parts import NOW, build_cluster
-from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
+from tests.adapters.kubeflow.memory_client import Fault, MemoryClient
 
 JOB = JobID("01K0000000000000000000000A")
 KUEUE = KubeflowSettings(queue="lq", runtime=RuntimeSettings(name="plain"))
@@ -298,8 +297,8 @@ class BareClient(MemoryClient):
     async def is_served(self, resource: Resource) -> bool:
         return False
 
-    async def create(self, resource: Resource, body: Any, namespace: str | None = None, *, dry_run=False) -> Object:
-        return {"status": {"allowed": False}} if resource == ACCESS_REVIEWS else await super().create(resource, body)
+    async def list_versions(self, group: str) -> tuple[str, ...]:
+        return ()
 
 
 def test_preflight_refuses_a_cluster_on_which_nothing_is_installed() -> None:
@@ -307,8 +306,8 @@ def test_preflight_refuses_a_cluster_on_which_nothing_is_installed() -> None:
         return await adapter.preflight()
 
     found = play(scenario, BareClient())
-    assert found.checks["trainer"].value is Answer.NO
-    assert found.checks["trainer"].reason == f"{TRAINJOBS.api_version} is not served"
+    assert found.checks["apis"].value is Answer.NO
+    assert f"{TRAINJOBS.plural}.{TRAINJOBS.api_version} (no such group)" in found.checks["apis"].reason
     with pytest.raises(CapabilityError):
         check_may_start(found.capabilities)
 

@@ -101,6 +101,7 @@ def test_the_types_stand_where_callers_look_for_them():
         errors.AnswerLostError: UnavailableError,
         errors.ThrottledError: UnavailableError,
         errors.ExpiredVersionError: UnavailableError,
+        errors.WebhookAwayError: UnavailableError,
         errors.UnauthorizedError: RefusedError,
         errors.StaleObjectError: ConflictError,
         errors.AlreadyExistsError: ConflictError,
@@ -113,7 +114,10 @@ def test_the_types_stand_where_callers_look_for_them():
 
 def test_a_webhook_that_fails_has_let_nothing_through():
     said = 'Internal error occurred: failed calling webhook "v.kueue.x-k8s.io": connection refused'
-    assert type(translate(CREATE, 500, "InternalError", said)) is UnavailableError
+    error = translate(CREATE, 500, "InternalError", said)
+    assert isinstance(error, errors.WebhookAwayError)
+    assert (error.is_retryable, error.webhook) == (True, "v.kueue.x-k8s.io")
+    assert pickle.loads(pickle.dumps(error)).webhook == error.webhook
 
 
 def test_nobody_is_told_from_somebody_without_rights():

@@ -76,6 +76,16 @@ def read_role_requests(workload: Raw) -> dict[str, RoleRequest]:
     }
 
 
+def read_runtime_requests(runtime: Raw) -> dict[str, RoleRequest]:
+    """The same of a private runtime, before there is a Workload."""
+    found = {}
+    for job in fields.items(runtime, "spec", "template", "spec", "replicatedJobs"):
+        spec = fields.mapping(job, "template", "spec")
+        pods = _read_pod(fields.mapping(spec, "template", "spec"))
+        found[fields.text(job, "name")] = RoleRequest(fields.number(spec, "parallelism") or 1, pods)
+    return found
+
+
 def _read_groups(cluster_queue: Raw) -> list[_Group]:
     has_cohort = bool(fields.text(cluster_queue, "spec", "cohortName"))
     return [

@@ -14,7 +14,7 @@ _ALWAYS = ("credentials", "apis", "permissions")
 _KUEUE = ("kueue", "trainjob integration")
 RESTS_ON: Mapping[Capability, tuple[str, ...]] = {
     Capability.READMISSION_GATE: (*_ALWAYS, "queue", "admission check", "multikueue", "controller", *_KUEUE),
-    Capability.ATTEMPT_INJECTION: (*_ALWAYS, "controller", "trainer", "policies", "identity"),
+    Capability.ATTEMPT_INJECTION: (*_ALWAYS, "controller", "trainer", "identity"),
     Capability.HOLD: (*_ALWAYS, "namespace", "kueue", "trainer"),
     Capability.START_GATE: (
         *(*_ALWAYS, "namespace", "runtime", "queue", *_KUEUE),
@@ -23,7 +23,8 @@ RESTS_ON: Mapping[Capability, tuple[str, ...]] = {
     Capability.POD_FENCE: (*_ALWAYS, "controller", "identity"),
     Capability.LOGS: _ALWAYS,
 }
-"""What concerns no queue, or no controller, isn't checked where there is none."""
+"""Policies keep others from doing harm; what we do ourselves doesn't rest on them. What concerns no queue, or no
+controller, isn't checked where there is none."""
 
 
 def derive_capabilities(checks: Mapping[str, Finding], sights: Sights) -> dict[Capability, Finding]:

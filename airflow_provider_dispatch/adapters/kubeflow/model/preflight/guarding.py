@@ -18,17 +18,17 @@ _CURE_OPEN = "nothing may be started on such a queue: see what admits jobs behin
 
 def derive_policies(sights: Sights) -> Finding:
     """What RBAC is too coarse for is refused."""
-    expected, there, bound = sights.policies.expected, sights.policies.policies, sights.policies.bound
-    if isinstance(there, Unseen):
-        return doubt_unseen("ValidatingAdmissionPolicies", there)
+    seen = sights.policies
     cure = "make them with `dispatch setup --apply`"
-    if missing := [name for name in expected if name not in there]:
+    if isinstance(seen.policies, Unseen):
+        return doubt_unseen("ValidatingAdmissionPolicies", seen.policies)
+    if missing := [name for name in seen.expected if name not in seen.policies]:
         return refute(f"not there: ValidatingAdmissionPolicy {', '.join(missing)}", cure)
-    if isinstance(bound, Unseen):
-        return doubt_unseen("bindings of ValidatingAdmissionPolicies", bound)
-    if loose := [name for name in expected if name not in bound]:
-        return refute(f"no binding lets it deny: ValidatingAdmissionPolicy {', '.join(loose)}", cure)
-    return confirm(f"there and bound: {', '.join(expected)}")
+    if isinstance(seen.bindings, Unseen):
+        return doubt_unseen("bindings of ValidatingAdmissionPolicies", seen.bindings)
+    if missing := [name for name in seen.expected_bindings if name not in seen.bindings]:
+        return refute(f"not there, or doesn't deny: ValidatingAdmissionPolicyBinding {', '.join(missing)}", cure)
+    return confirm(f"there and bound: {', '.join(seen.expected)}")
 
 
 def derive_start_gate(sights: Sights) -> Finding:

@@ -91,14 +91,15 @@ class QueueSight:
 class PolicySight:
     """The ValidatingAdmissionPolicies.
 
-    :param expected: names that this installation has.
+    :param expected: names of those that an installation has; *expected_bindings* of their bindings.
     :param policies: names that are there.
-    :param bound: names of those that some binding lets deny.
+    :param bindings: names of those that deny.
     """
 
     expected: tuple[str, ...] = ()
+    expected_bindings: tuple[str, ...] = ()
     policies: Seen[frozenset[str]] = frozenset()
-    bound: Seen[frozenset[str]] = frozenset()
+    bindings: Seen[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
