@@ -27,9 +27,7 @@ def draw_secret(label: str) -> str:
 def find_in_text(where: str, text: str | bytes, planted: Iterable[str]) -> list[str]:
     """What was found, as ``where: label``; the value isn't repeated."""
     content = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-    return [
-        f"{where}: {value.partition('~')[0]}" for value in planted if any(form in content for form in list_forms(value))
-    ]
+    return [f"{where}: {_name(value)}" for value in planted if any(form in content for form in list_forms(value))]
 
 
 def find_in_data(where: str, data: object, planted: Iterable[str]) -> list[str]:
@@ -59,6 +57,12 @@ def list_forms(value: str) -> list[bytes]:
     # Of each way only what no neighbour changes.
     shifted = (base64.b64encode(b"\0" * shift + plain)[4 if shift else 0 : -4] for shift in range(3))
     return [plain, quote(value, safe="").encode(), *shifted]
+
+
+def _name(value: str) -> str:
+    """Its label, or of a value that was not drawn here the beginning."""
+    label, mark, _ = value.partition("~")
+    return label if mark else f"{value[:6]}…"
 
 
 def _find_in_rows(path: Path, planted: Iterable[str]) -> list[str]:
