@@ -117,6 +117,7 @@ def register() -> None:
             Preflight,
             st.dictionaries(words, findings, max_size=2),
             st.dictionaries(st.sampled_from(Capability), findings, max_size=2),
+            st.none() | moments,
         ),
     }
     for kind, strategy in known.items():

@@ -4,12 +4,25 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 
-from airflow_provider_dispatch.core.capabilities import REQUIRED, Answer, Capability, Finding, Source, check_may_start
+from airflow_provider_dispatch.core.capabilities import (
+    REQUIRED,
+    Answer,
+    Capability,
+    Finding,
+    Preflight,
+    Source,
+    check_may_start,
+    check_proved,
+    describe_age,
+    may_start,
+)
 from airflow_provider_dispatch.core.decision import Supervision
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.job_spec import JobSpec
@@ -175,6 +188,49 @@ def test_a_backend_that_lacks_a_required_capability_is_refused_with_the_reason(m
         check_may_start(found)
 
     assert str(caught.value) == f"{missing} is {answer} (probed): no webhook"
+
+
+def test_a_refusal_names_the_cure() -> None:
+    found = dict.fromkeys(Capability, YES) | {
+        Capability.HOLD: Finding(Answer.NO, Source.PROBED, "no right", "grant it")
+    }
+
+    with pytest.raises(CapabilityError, match=re.escape("hold is no (probed): no right; grant it")):
+        check_may_start(found)
+    assert not may_start(found)
+
+
+def test_a_failed_preflight_refuses_with_each_of_its_lines_that_is_not_yes_and_its_age() -> None:
+    lacks, unsure = (
+        Finding(Answer.NO, Source.PROBED, "no right", "grant it"),
+        Finding(Answer.UNKNOWN, Source.PROBED, "?"),
+    )
+    capabilities = dict.fromkeys(Capability, YES)
+    checks = {"entry": YES, "permissions": lacks, "odd": unsure}
+    found = Preflight(checks, capabilities | {Capability.HOLD: lacks}, NOW - timedelta(seconds=40))
+
+    with pytest.raises(CapabilityError) as caught:
+        check_proved(found, NOW)
+    check_proved(Preflight(checks, capabilities), NOW)
+
+    assert str(caught.value).splitlines() == [
+        "hold is no (probed): no right; grant it (checked 40 s ago)",
+        "permissions: no: no right; grant it",
+        "odd: unknown: ?",
+    ]
+
+
+@pytest.mark.parametrize(("value", "is_proved"), [(Answer.YES, True), (Answer.UNKNOWN, True), (Answer.NO, False)])
+def test_what_is_unknown_and_not_needed_does_not_count(value: Answer, *, is_proved: bool) -> None:
+    checks = {"one": YES, "other": Finding(value, Source.PROBED, "?")}
+
+    assert Preflight(checks, dict.fromkeys(Capability, YES)).is_proved is is_proved
+    assert not Preflight({"one": YES}, {}).is_proved
+
+
+def test_an_age_is_told_where_it_is_known() -> None:
+    assert describe_age(Preflight({}, {}), NOW) == "checked at an unknown time"
+    assert describe_age(Preflight({}, {}, NOW + timedelta(seconds=1)), NOW) == "checked 0 s ago"
 
 
 @pytest.mark.parametrize("missing", REQUIRED)
