@@ -38,7 +38,7 @@ class OutputRequest:
     :param epoch: of the execution; None means the newest, and with *follow* every later one in turn.
     :param cursor: where an earlier reading ended; None means from the beginning.
     :param follow: wait for more until the job is over; also before it has begun.
-    :param most_lines: end after so many; None means all there are.
+    :param most_lines: end after so many, one at least, and wait for no further one; None means all there are.
     """
 
     role: str | None = None

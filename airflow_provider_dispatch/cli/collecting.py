@@ -78,7 +78,7 @@ class Garbage:
 async def gc(
     session: Session,
     *,
-    jobs: Annotated[list[str] | None, Argument(metavar="[JOB]...", help="Only these. Default: all there are.")] = None,
+    jobs: Annotated[list[str] | None, Argument(metavar="JOB", help="Only these. Default: all there are.")] = None,
     ended: Annotated[str | None, Option(help="Also jobs that ended at least this long ago: 7d.")] = None,
     forget: Annotated[
         bool, Option("--forget", help="Also the ledgers of jobs of which nothing is left. Their count begins anew.")

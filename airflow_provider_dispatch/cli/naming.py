@@ -39,7 +39,8 @@ class JobName:
     """The arguments that name one job."""
 
     job: Annotated[
-        str | None, Argument(help="Job id (26 characters, either case), or a reference: [PLACE/]dj-ID-sN.")
+        str | None,
+        Argument(metavar="JOB", help="Job id (26 characters, either case), or a reference: [PLACE/]dj-ID-sN."),
     ] = None
     dag: Annotated[str | None, Option(help="DAG id.", rich_help_panel=TASK_PANEL)] = None
     run: Annotated[str | None, Option(help="Run id.", rich_help_panel=TASK_PANEL)] = None

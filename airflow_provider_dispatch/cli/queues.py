@@ -130,7 +130,7 @@ async def create(
     share: ShareOptions,
     cluster: ClusterOptions,
     *,
-    name: Annotated[str, Argument(help="Of the LocalQueue, which jobs name.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Of the LocalQueue, which jobs name.")],
 ) -> None:
     """Make a queue that is guarded by our AdmissionCheck, or change its quotas: the same call may be made again."""
     keeper = cluster.open_keeper(session, namespace=place.namespace)
@@ -159,7 +159,7 @@ async def show(
     session: Session,
     cluster: ClusterOptions,
     *,
-    name: Annotated[str | None, Argument(help="Default: all of the namespace.")] = None,
+    name: Annotated[str | None, Argument(metavar="NAME", help="Default: all of the namespace.")] = None,
     namespace: Namespace = None,
 ) -> ExitCode | None:
     """Quotas, use, and whether our check guards it. Exit 1: jobs of it can't be started safely."""
@@ -173,7 +173,7 @@ async def delete(
     session: Session,
     cluster: ClusterOptions,
     *,
-    name: Annotated[str, Argument(help="Of the LocalQueue.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Of the LocalQueue.")],
     namespace: Namespace = None,
     yes: Annotated[bool, Option("--yes", "-y", help="Also while jobs are in it.")] = False,
 ) -> ExitCode | None:

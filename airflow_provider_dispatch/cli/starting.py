@@ -36,7 +36,7 @@ class SpecOptions:
     """A job's fields as options; each overrides the file's."""
 
     command: Annotated[
-        list[str] | None, Argument(metavar="[-- COMMAND...]", help="Program and arguments of every rank; no shell.")
+        list[str] | None, Argument(metavar="-- COMMAND", help="Program and arguments of every rank; no shell.")
     ] = None
     file: Annotated[
         Path | None,

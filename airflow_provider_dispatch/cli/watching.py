@@ -27,7 +27,7 @@ async def watch(
     name: JobName,
     patience: Patience,
     *,
-    more: Annotated[list[str] | None, Argument(metavar="[JOB]...", help="Further jobs.")] = None,
+    more: Annotated[list[str] | None, Argument(metavar="JOB", help="Further jobs.")] = None,
     until: Annotated[Goal, Option(help="How far to wait.")] = Goal.FINISHED,
 ) -> ExitCode:
     """Tell each change of a job until it has finished, or is as far as asked. Exit 1: it never will be."""
@@ -53,7 +53,7 @@ class LineOptions:
     role: Annotated[str | None, Option(help="Role; the leading one if not given.")] = None
     rank: Annotated[int, Option(help="Rank within the role.", min=0)] = 0
     epoch: Annotated[int | None, Option(help="Of one execution; the newest if not given.", min=0)] = None
-    lines: Annotated[int | None, Option(help="End after this many lines.", min=0)] = None
+    lines: Annotated[int | None, Option(help="End after this many lines.", min=1)] = None
     cursor: Annotated[str | None, Option(help="Go on after the line that had this cursor (--output json).")] = None
 
     def build_request(self) -> OutputRequest:

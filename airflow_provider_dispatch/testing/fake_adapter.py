@@ -127,10 +127,10 @@ class FakeAdapter(DispatchAdapter):
                     count = count if number == execution else 0
                     execution = number
                     for line in self.backend.output[(ref.job, ref.submission), number, role, request.rank][count:]:
-                        if request.most_lines is not None and given >= request.most_lines:
-                            return
-                        count, given = count + 1, given + 1
                         yield line
+                        count, given = count + 1, given + 1
+                        if given == request.most_lines:
+                            return
                 if not request.follow or seen.is_over:
                     return
 

@@ -9,13 +9,16 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 import yaml
+from typer.main import get_group
 
 import airflow_provider_dispatch
-from airflow_provider_dispatch.cli.app import GROUPS, VERBS
+from airflow_provider_dispatch.cli.app import GROUPS, VERBS, app
 from tests.adapters.local.world import World
 from tests.cli.calling import PROGRAM, Caller
 from tests.cli.conftest import FakeWorld
@@ -36,6 +39,26 @@ def test_every_verb_has_a_help_with_the_options_of_all(fake: FakeWorld) -> None:
 
         assert answer.code == 0
         assert {"--conn-id", "--settings", "--output", "--call-timeout"} <= set(re.findall(r"--[a-z-]+", answer.out))
+
+
+def list_commands(group: Any, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    for word, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from list_commands(command, f"{name}{word} ")
+        else:
+            yield f"{name}{word}", command
+
+
+def test_nothing_that_can_be_given_is_left_unexplained() -> None:
+    """A name as people write it and a help, for each verb and each of its options and arguments."""
+    commands = dict(list_commands(get_group(app)))
+    given = [(name, parameter) for name, command in commands.items() for parameter in command.params]
+
+    assert len(commands) > len(VERBS)
+    assert [name for name, command in commands.items() if not (command.help or "").strip()] == []
+    assert [(name, one.name) for name, one in given if not getattr(one, "help", None)] == []
+    metavars = {one.metavar for _, one in given if isinstance(one, click.Argument)}
+    assert metavars <= {"JOB", "NAME", "-- COMMAND"}
 
 
 def test_the_documentation_has_every_verb(repository) -> None:

@@ -290,6 +290,29 @@ def test_ctrl_c_ends_the_look_and_never_the_job(dispatch: Caller, words: list[st
     assert said == "interrupted: the job goes on untouched\n"
 
 
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); time.sleep(60)"
+
+
+@pytest.mark.parametrize(("words", "state"), [(["hold", "--wait"], "holding"), (["stop"], "stopping")])
+def test_ctrl_c_in_a_wait_leaves_what_was_asked_for(dispatch: Caller, words: list[str], state: str) -> None:
+    job = dispatch.json("start", "--open", "--grace-period", "1h", "--", *PYTHON, STUBBORN)["job"]
+    assert "deaf" in dispatch("logs", "-f", "--lines", "1", job).out
+    waiting = dispatch.spawn(*words, job)
+    try:
+        while dispatch.json("inspect", job)["state"] == "running":
+            assert waiting.poll() is None
+        waiting.send_signal(signal.SIGINT)
+        _, said = waiting.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        waiting.kill()
+        waiting.wait()
+
+    left = dispatch.json("inspect", job)["state"]
+    dispatch("stop", job, "--timeout", "0.1s")
+    assert (waiting.returncode, left) == (130, state)
+    assert said == "interrupted: what was asked for stands and is carried out\n"
+
+
 def test_ctrl_c_does_not_reach_the_agent_that_a_call_started(dispatch: Caller, world: World) -> None:
     """The whole process group gets the signal from a terminal, and a new agent must not be in it."""
     world.end_agent()

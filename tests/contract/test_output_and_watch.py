@@ -39,6 +39,17 @@ def test_lines_come_once_and_in_order_over_reconnects(stage: Stage) -> None:
     stage.play(scenario)
 
 
+def test_whoever_wants_one_line_does_not_wait_for_a_second(stage: Stage) -> None:
+    async def scenario(at: Stage) -> None:
+        ref = await at.run(at.spec("run"))
+        await at.tell(ref, "say first")
+        lines = await asyncio.wait_for(read(at, ref, OutputRequest(follow=True, most_lines=1)), 10)
+        assert len(lines) == 1
+        assert (await at.adapter.inspect(ref)).state is State.RUNNING
+
+    stage.play(scenario)
+
+
 def test_following_from_the_gate_reaches_into_the_next_execution_and_ends_with_the_job(stage: Stage) -> None:
     async def scenario(at: Stage) -> None:
         ref = await at.start(at.spec("run"))

@@ -69,10 +69,10 @@ async def read_output(
     given = 0
     async with aclosing(reader.read()) as lines:
         async for line in lines:
-            if request.most_lines is not None and given >= request.most_lines:
-                return
-            given += 1
             yield line
+            given += 1
+            if given == request.most_lines:
+                return
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,10 +147,10 @@ class LocalAdapter(DispatchAdapter):
         with find_watch(self._settings).subscribe([source.ref.job] if request.follow else []) as subscription:
             lines = reader.follow(subscription) if request.follow else reader.read()
             async for line in lines:
-                if request.most_lines is not None and given >= request.most_lines:
-                    return
-                given += 1
                 yield line
+                given += 1
+                if given == request.most_lines:
+                    return
 
     async def hold(self, ref: JobRef | JobID, request: HoldRequest, *, deadline: datetime) -> Hold:
         """See the protocol."""
