@@ -27,15 +27,15 @@ _PATIENCE = "looking at the backend; on a cluster a job of its own is watched fo
 async def preflight(
     session: Session,
     *,
-    job: Annotated[
-        Path | None, Option(help="YAML or JSON of a job spec: could it ever fit its queue? - is stdin.")
+    file: Annotated[
+        Path | None, Option("--file", "-f", help="A job spec: could it ever fit its queue? - is stdin.")
     ] = None,
 ) -> ExitCode | None:
     """Prove what the backend can do: checks, capabilities, and whether jobs may be started. Exit 1: not proved.
 
     On a cluster a job of its own is watched behind its gate for ten seconds, and removed.
     """
-    spec = SpecOptions(file=job).build_spec(session.settings) if job is not None else None
+    spec = SpecOptions(file=file).build_spec(session.settings) if file is not None else None
     session.if_interrupted = "a job that was being watched is removed, at the latest by the next preflight"
     with session.screen.working(_PATIENCE):
         found = await session.adapter.preflight(spec)

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -192,7 +193,31 @@ def test_what_is_not_proved_is_no_success(fake: FakeWorld, changes: dict, codes:
 
     assert tuple(answer.code for answer in answers) == codes
     assert ("not proved" in answers[0].out) == bool(codes[0])
+    assert answers[0].out.splitlines()[-2] == "checked 0 s ago"
     assert all(finding.reason in answers[1].out for finding in changes.values())
+
+
+def test_what_is_not_so_has_its_cure_beneath(fake: FakeWorld) -> None:
+    fake.fake.capabilities[Capability.HOLD] = Finding(Answer.NO, Source.PROBED, "no right", "grant it")
+
+    lines = fake.dispatch("preflight").out.splitlines()
+
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("hold"))
+    assert lines[at].split() == ["hold", "no", "probed", "no", "right"]
+    assert lines[at + 1].strip() == "cure: grant it"
+    plain = json.loads(fake.dispatch("preflight", "--output", "json").out)
+    assert plain["capabilities"]["hold"]["cure"] == "grant it"
+    assert datetime.fromisoformat(plain["checked_at"]).tzinfo is not None
+
+
+def test_a_job_is_judged_that_a_file_describes(fake: FakeWorld, tmp_path: Path) -> None:
+    spec = tmp_path / "job.yaml"
+    spec.write_text("{command: [train], nodes: 3}")
+
+    assert fake.dispatch("preflight", "--file", str(spec)).code == 0
+    assert fake.fake.judged is not None
+    assert fake.fake.judged.nodes == 3
+    assert fake.dispatch("preflight", "--file", str(tmp_path / "missing.yaml")).code == 2
 
 
 def test_a_start_on_an_unproved_backend_says_what_is_missing(fake: FakeWorld) -> None:
