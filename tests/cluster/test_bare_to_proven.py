@@ -290,4 +290,4 @@ def test_the_hold_and_release_example_runs_there_with_airflows_rights(proven: Pr
     state.mkdir(mode=0o777)
     place = Place(proven.made.write_kubeconfig(NAMESPACE, "airflow"), NAMESPACE, state)
     with open_airflow(place, repository) as airflow:
-        play_hold_and_release(airflow, place)
+        assert play_hold_and_release(airflow, place) == [FIRST, SECOND]

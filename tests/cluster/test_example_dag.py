@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.hold_and_release import QUEUE, ROOM_OF_ONE, Place, open_airflow, play_hold_and_release
+from tests.cluster.hold_and_release import FIRST, QUEUE, ROOM_OF_ONE, SECOND, Place, open_airflow, play_hold_and_release
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.objects import build_namespace, build_quota_queue
 
@@ -35,4 +35,4 @@ def place(controlled_bed: Bed) -> Iterator[Place]:
 
 def test_a_training_on_the_cluster_is_held_and_released_around_maintenance(place: Place, repository: Path) -> None:
     with open_airflow(place, repository) as airflow:
-        play_hold_and_release(airflow, place)
+        assert play_hold_and_release(airflow, place) == [FIRST, SECOND]
