@@ -8,10 +8,11 @@ reads: a cache may be old. It also keeps the last states of deleted pods for a w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from airflow_provider_dispatch.adapters.kubeflow.client import ObjectList
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
@@ -23,6 +24,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     WORKLOADS,
     Resource,
 )
+from airflow_provider_dispatch.adapters.kubeflow.object_table import ObjectTable
 
 K = TypeVar("K")
 
@@ -55,7 +57,7 @@ class ObjectCache:
 
     def __init__(self, wake: Callable[[str], None], monotonic: Callable[[], float]) -> None:
         self._wake, self._monotonic = wake, monotonic
-        self._objects: dict[Resource, dict[str, Raw]] = {kind: {} for kind in KINDS}
+        self._table = ObjectTable(KINDS)
         self._owned: dict[Resource, defaultdict[str, set[str]]] = {
             kind: defaultdict(set) for kind in (WORKLOADS, JOBSETS)
         }
@@ -68,52 +70,39 @@ class ObjectCache:
 
     def put(self, kind: Resource, raw: Raw) -> None:
         """An object is there, or has changed."""
-        known = self._objects[kind].get(fields.uid(raw))
-        if known is not None and not is_newer(raw, known):
-            return
-        self._objects[kind][fields.uid(raw)] = raw
-        self._index(kind, raw)
-        self._tell(kind, raw)
+        if (kept := self._table.put(kind, raw)) is not None:
+            self._learn(kind, kept)
 
     def note(self, kind: Resource, raw: Raw) -> None:
         """An object as we have just written or read it.
 
         One that the watch doesn't know is passed over: it may be deleted already, and nothing would take it out again.
         """
-        if fields.uid(raw) in self._objects.get(kind, {}):
+        if (kind, fields.uid(raw)) in self._table:
             self.put(kind, raw)
 
-    def remove(self, kind: Resource, raw: Raw, *, is_final: bool = True) -> None:
-        """An object is gone.
+    def remove(self, kind: Resource, raw: Raw) -> None:
+        """An object is gone; *raw* is the state in which it was deleted."""
+        self._table.remove(kind, raw)
+        self._forget(kind, raw, is_final=True)
 
-        :param is_final: *raw* is the state in which it was deleted.
-        """
-        uid = fields.uid(raw)
-        if self._objects[kind].pop(uid, None) is None and not is_final:
-            return
-        if kind is PODS:
-            self._bury(raw, is_final=is_final)
-        self._tell(kind, raw)
-        self._unindex(kind, raw)
-
-    def replace(self, kind: Resource, namespace: str | None, listed: Iterable[Raw]) -> None:
+    def replace(self, kind: Resource, namespace: str | None, listed: ObjectList) -> None:
         """Everything that is there now, of one namespace or of all."""
-        present = {fields.uid(raw): raw for raw in listed}
-        for uid, raw in list(self._objects[kind].items()):
-            if uid not in present and namespace in (None, place(raw)):
-                self.remove(kind, raw, is_final=False)
-        for raw in present.values():
-            self.put(kind, raw)
+        changes = self._table.replace(kind, listed, namespace)
+        for raw in changes.gone:
+            self._forget(kind, raw, is_final=False)
+        for raw in changes.news:
+            self._learn(kind, raw)
 
     # -- what the loop asks ------------------------------------------------------------------------------------------
 
     def trainjob(self, uid: str) -> Raw | None:
         """The TrainJob with this UID."""
-        return self._objects[TRAINJOBS].get(uid)
+        return self._table.get(TRAINJOBS, uid)
 
     def trainjobs(self) -> list[Raw]:
         """All of them."""
-        return list(self._objects[TRAINJOBS].values())
+        return self._table.list(TRAINJOBS)
 
     def workload(self, trainjob_uid: str) -> Raw | None:
         """Of that TrainJob; the newest, should there be an old one still."""
@@ -121,7 +110,7 @@ class ObjectCache:
 
     def workloads(self) -> list[Raw]:
         """All, also of jobs that are none of ours."""
-        return list(self._objects[WORKLOADS].values())
+        return self._table.list(WORKLOADS)
 
     def jobset(self, trainjob_uid: str) -> Raw | None:
         """Of that TrainJob."""
@@ -129,13 +118,11 @@ class ObjectCache:
 
     def pods(self, job: JobKey) -> list[Raw]:
         """Of all submissions of that job."""
-        return [self._objects[PODS][uid] for uid in self._by_job[PODS].get(job, ())]
+        return self._table.pick(PODS, self._by_job[PODS].get(job, ()))
 
     def runtime(self, trainjob: Raw) -> Raw | None:
         """The private runtime of that TrainJob: same job, same name."""
-        found = (
-            self._objects[TRAINING_RUNTIMES][uid] for uid in self._by_job[TRAINING_RUNTIMES].get(job_key(trainjob), ())
-        )
+        found = self._table.pick(TRAINING_RUNTIMES, self._by_job[TRAINING_RUNTIMES].get(job_key(trainjob), ()))
         return next((runtime for runtime in found if fields.name(runtime) == fields.name(trainjob)), None)
 
     def tombstones(self, job: JobKey) -> dict[str, Tombstone]:
@@ -155,13 +142,23 @@ class ObjectCache:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _newest(self, kind: Resource, owner: str) -> Raw | None:
-        found = [self._objects[kind][uid] for uid in self._owned[kind].get(owner, ())]
+        found = self._table.pick(kind, self._owned[kind].get(owner, ()))
         # A Workload that is being deleted may stand beside the one that follows it.
         return max(
             found,
             key=lambda raw: (not fields.is_deleting(raw), fields.text(raw, "metadata", "creationTimestamp")),
             default=None,
         )
+
+    def _learn(self, kind: Resource, raw: Raw) -> None:
+        self._index(kind, raw)
+        self._tell(kind, raw)
+
+    def _forget(self, kind: Resource, raw: Raw, *, is_final: bool) -> None:
+        if kind is PODS:
+            self._bury(raw, is_final=is_final)
+        self._tell(kind, raw)
+        self._unindex(kind, raw)
 
     def _index(self, kind: Resource, raw: Raw) -> None:
         if kind in self._by_job:
@@ -205,14 +202,6 @@ def owner_uid(raw: Raw) -> str:
         if fields.text(owner, "kind") == TRAINJOBS.kind and fields.flag(owner, "controller"):
             return fields.text(owner, "uid")
     return ""
-
-
-def is_newer(raw: Raw, known: Raw) -> bool:
-    """Whether a state of an object comes after another; any other version where they can't be compared."""
-    version, before = (fields.text(one, "metadata", "resourceVersion") for one in (raw, known))
-    if version.isdecimal() and before.isdecimal():
-        return int(version) > int(before)
-    return version != before
 
 
 def _discard(index: defaultdict[K, set[str]], key: K, uid: str) -> None:

@@ -42,8 +42,8 @@ async def look_after(settings: Mapping[str, object], job: JobID, *, limit_second
         replica = Replica(client, _build_config(chosen))
         await _take_lease(replica)
         async with _running(replica):
-            for feeder in replica.feeders:
-                await feeder.listed.wait()
+            for reflector in replica.reflectors:
+                await reflector.listed.wait()
             await _look(replica, uid, limit_seconds)
             await replica.journal.flush()
         return _list_decisions(replica)
@@ -76,7 +76,7 @@ async def _take_lease(replica: Replica) -> None:
 @asynccontextmanager
 async def _running(replica: Replica) -> AsyncIterator[None]:
     """The parts of a replica that its loop needs, without the loop's workers."""
-    parts = (replica.lease.keep(), replica.journal.write(), *(feeder.feed() for feeder in replica.feeders))
+    parts = (replica.lease.keep(), replica.journal.write(), *(reflector.run() for reflector in replica.reflectors))
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         yield

@@ -28,7 +28,7 @@ from airflow_provider_dispatch.controller.metrics import Metrics
 from airflow_provider_dispatch.controller.queue import WorkQueue
 from airflow_provider_dispatch.controller.queues import QueueMap
 from airflow_provider_dispatch.controller.reading import SituationReader
-from airflow_provider_dispatch.controller.watching import SELECTORS, CacheFeeder, WatchTarget
+from airflow_provider_dispatch.controller.watching import build_reflectors
 from airflow_provider_dispatch.exceptions import AdapterError
 
 USER_AGENT = "dispatch-admission"
@@ -81,19 +81,7 @@ class Replica:
         self.metrics.lease_held.set_function(lambda: self.lease.is_held)
         self.metrics.jobs.set_function(lambda: len(self.cache.trainjobs()))
         self.check = CheckKeeper(client, self.lease, config.admission_check, wall=wall)
-        self.feeders = [
-            CacheFeeder(
-                client,
-                WatchTarget(resource, namespace),
-                self.cache,
-                self.metrics,
-                relist_seconds=config.relist_seconds,
-                monotonic=monotonic,
-                sleep=sleep,
-            )
-            for resource in SELECTORS
-            for namespace in config.namespaces or (None,)
-        ]
+        self.reflectors = build_reflectors(client, config, self.cache, self.metrics, monotonic=monotonic, sleep=sleep)
 
     def _build_loop(self, client: KubeClient, wall: Callable[[], datetime]) -> Loop:
         keeper = Keeper(client, self.cache, self.reader, self.writer, self.journal, wall=wall)
@@ -114,7 +102,7 @@ class Replica:
     @property
     def is_ready(self) -> bool:
         """Every watch has listed what there is."""
-        return all(feeder.listed.is_set() for feeder in self.feeders)
+        return all(reflector.listed.is_set() for reflector in self.reflectors)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until *stop*, then finish the steps at hand and give the Lease up.
@@ -136,8 +124,8 @@ class Replica:
             await self._release()
 
     def _build_parts(self) -> dict[str, Coroutine[None, None, None]]:
-        feeds = {feeder.target.title: feeder.feed() for feeder in self.feeders}
-        return feeds | {
+        watches = {reflector.title: reflector.run() for reflector in self.reflectors}
+        return watches | {
             "lease": self.lease.keep(),
             "events": self.journal.write(),
             "check": self.check.keep(),
@@ -146,8 +134,8 @@ class Replica:
 
     async def _work(self) -> None:
         """Look at jobs once everything has been seen: a job without its pods would look ready."""
-        for feeder in self.feeders:
-            await feeder.listed.wait()
+        for reflector in self.reflectors:
+            await reflector.listed.wait()
         await self.loop.work()
 
     async def _finish(self, workers: list[asyncio.Task[None]]) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.client import ObjectList
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     JOBSETS,
     PODS,
@@ -73,7 +74,7 @@ def test_list_takes_out_what_is_gone(watched: Watched):
         watched.cache.put(PODS, watched.store(build_pod(index)))
     watched.cache.put(PODS, watched.store(build_pod(2) | {}))
     job = job_key(watched.store(build_pod()))
-    watched.cache.replace(PODS, None, [watched.store(build_pod(1))])
+    watched.cache.replace(PODS, None, ObjectList((watched.store(build_pod(1)),), "7"))
     assert [pod["metadata"]["uid"] for pod in watched.cache.pods(job)] == ["pod-1-1"]
     assert {uid: stone.is_final for uid, stone in watched.cache.tombstones(job).items()} == {
         "pod-1-0": False,
@@ -83,8 +84,17 @@ def test_list_takes_out_what_is_gone(watched: Watched):
 
 def test_list_of_one_namespace_leaves_the_others_alone(watched: Watched):
     watched.cache.put(PODS, watched.store(build_pod()))
-    watched.cache.replace(PODS, "elsewhere", [])
+    watched.cache.replace(PODS, "elsewhere", ObjectList((), "7"))
     assert len(watched.cache.pods(job_key(watched.store(build_pod())))) == 1
+
+
+def test_cluster_restored_from_a_backup_is_believed(watched: Watched):
+    pod = watched.store(build_pod(phase="Running"), 90)
+    watched.cache.put(PODS, pod)
+    watched.cache.replace(PODS, None, ObjectList((pod,), "100"))
+    watched.cache.replace(PODS, None, ObjectList((watched.store(build_pod(phase="Pending"), 40),), "50"))
+    (seen,) = watched.cache.pods(job_key(pod))
+    assert seen["status"]["phase"] == "Pending"
 
 
 def test_deleted_pod_is_remembered_for_a_while(watched: Watched):

@@ -110,6 +110,22 @@ async def test_broken_watch_begins_anew_with_a_list(world: World):
 
 
 @asynchronous
+async def test_right_that_is_missing_is_waited_for(world: World):
+    world.client.faults.extend(Fault("list", TRAINJOBS, RefusedError("not allowed")) for _ in range(3))
+
+    async def hurry(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    config = ControllerConfig(identity="one", lease_renew_seconds=0.05)
+    replica, stop = Replica(world.client, config, wall=world.wall, sleep=hurry), asyncio.Event()
+    running = asyncio.create_task(replica.run(stop))
+    await wait_until(world, lambda: replica.is_ready)
+    assert world.client.count("list", TRAINJOBS) == 4
+    stop.set()
+    await running
+
+
+@asynchronous
 async def test_cluster_without_kueue_is_watched_all_the_same(world: World):
     world.client.faults.extend(Fault("list", WORKLOADS, CapabilityError("not served")) for _ in range(1))
     replica, stop = build_replica(world), asyncio.Event()

@@ -172,8 +172,8 @@ def build_condition(kind: str, status: str, at: datetime, reason: str = "") -> O
 
 async def show(replica: Replica) -> None:
     """Let its cache see what there is."""
-    for feeder in replica.feeders:
-        await feeder.list_all()
+    for reflector in replica.reflectors:
+        await reflector.list_all()
 
 
 async def settle(world: World, replica: Replica) -> float | None:

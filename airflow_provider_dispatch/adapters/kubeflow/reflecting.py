@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a copy of one kind of one namespace true: a list, then one watch after the other from there on, for ever.
+"""Keeps a copy of one kind of objects true: a list, then one watch after the other from there on, for ever.
 
-The shared watch runs one reflector for each kind. Whatever breaks is tried again after a pause that grows and differs
-from process to process; a slow list beneath mends what a watch may have missed. It decides nothing about what it reads.
+The shared watch runs one reflector for each kind, the controller one for each kind and namespace. Whatever breaks is
+tried again after a pause that grows and differs from process to process; a slow list beneath mends what a watch may
+have missed. It decides nothing about what it reads.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Pace:
 
     :param relist_seconds: between two lists of a kind, though its watch be well.
     :param missing_kind_seconds: between two looks for a kind that the cluster doesn't serve.
-    :param patience_seconds: how long a refusal is borne once it has worked: credentials get renewed.
+    :param patience_seconds: how long a refusal is borne once it has worked: credentials get renewed. None bears it for
+        ever, and from the beginning.
     :param coalesce_seconds: changes within this time are told as one.
     :param refresh_seconds: how often is told again what hasn't changed.
     """
@@ -51,7 +53,7 @@ class Pace:
     silence_seconds: float = SILENCE_SECONDS
     relist_seconds: float = 900.0
     missing_kind_seconds: float = 120.0
-    patience_seconds: float = 300.0
+    patience_seconds: float | None = 300.0
     coalesce_seconds: float = 0.1
     refresh_seconds: float = 30.0
     monotonic: Callable[[], float] = _read_monotonic
@@ -101,15 +103,18 @@ class Sink(Protocol):
 
 
 class Reflector:
-    """One kind of one namespace.
+    """One kind in one namespace.
 
+    :param namespace: None means all.
     :param labels: selector, on the server's side.
+    :ivar listed: set once *sink* has all that there is.
     """
 
     def __init__(
-        self, client: KubeClient, resource: Resource, namespace: str, *, labels: str, sink: Sink, pace: Pace
+        self, client: KubeClient, resource: Resource, namespace: str | None, *, labels: str, sink: Sink, pace: Pace
     ) -> None:
         self.listed = asyncio.Event()
+        self.title = f"the watch of {resource.plural} in {namespace or 'all namespaces'}"
         self._client, self._resource, self._namespace, self._labels = client, resource, namespace, labels
         self._sink, self._pace = sink, pace
         self._back_off = BackOff(pace)
@@ -121,21 +126,21 @@ class Reflector:
 
         :raises DispatchError: refused from the beginning, or for long.
         """
-        title = f"the watch of {self._resource.plural} in {self._namespace}"
         while True:
             try:
-                await self._list()
+                await self.list_all()
                 await self._watch(self._pace.monotonic() + self._pace.spread(self._pace.relist_seconds))
             except CapabilityError as error:
-                _log.info("%s: %s", title, error)
+                _log.info("%s: %s", self.title, error)
                 self._take(ObjectList((), ""))
                 await self._pace.sleep(self._pace.spread(self._pace.missing_kind_seconds))
             except DispatchError as error:
                 if not error.is_retryable and isinstance(error, AdapterError):
                     self._bear(error)
-                await self._back_off.pause(title, error)
+                await self._back_off.pause(self.title, error)
 
-    async def _list(self) -> None:
+    async def list_all(self) -> None:
+        """Show the sink all that there is."""
         self._take(await self._client.list(self._resource, self._namespace, labels=self._labels))
 
     def _take(self, listed: ObjectList) -> None:
@@ -149,7 +154,6 @@ class Reflector:
 
         :raises ExpiredVersionError: the changes since the last one are lost.
         """
-        title = f"a watch of {self._resource.plural} in {self._namespace}"
         while (left := until - self._pace.monotonic()) > 0:
             began = self._pace.monotonic()
             try:
@@ -157,10 +161,10 @@ class Reflector:
             except ExpiredVersionError:
                 raise
             except UnavailableError as error:
-                await self._back_off.pause(title, error)
+                await self._back_off.pause(self.title, error)
             else:
                 if self._pace.monotonic() - began < self._pace.first_pause_seconds:
-                    await self._back_off.pause(title)
+                    await self._back_off.pause(self.title)
 
     async def _follow(self, left: float) -> None:
         """One watch to its end. Where it breaks, the next goes on."""
@@ -185,6 +189,8 @@ class Reflector:
             self._sink.put(self._resource, event.object)
 
     def _bear(self, error: AdapterError) -> None:
+        if self._pace.patience_seconds is None:
+            return
         now = self._pace.monotonic()
         self._refused_since = now if self._refused_since is None else self._refused_since
         if not self.listed.is_set() or now - self._refused_since > self._pace.patience_seconds:
