@@ -74,6 +74,13 @@ class Proven:
     def bed(self) -> Bed:
         return self.made.bed
 
+    def call_as_airflow(self) -> Caller:
+        """The command with the rights of Airflow's account instead of an administrator's."""
+        rights = {"kubeconfig": str(self.made.write_kubeconfig(NAMESPACE, "airflow"))}
+        settings = self.made.folder / "airflow.yaml"
+        settings.write_text(yaml.safe_dump(yaml.safe_load(self.dispatch.settings.read_text()) | rights))
+        return Caller(settings)
+
     def set_up(self) -> Answer:
         return self.dispatch("setup", "--apply", "--controller-image", self.image, "--call-timeout", "90s")
 
@@ -254,9 +261,10 @@ def test_what_a_removed_trainjob_leaves_is_collected_and_a_living_job_is_not(pro
 
     left, living = asyncio.run(begin()), asyncio.run(begin())
     keep_all_but_the_trainjob(proven.bed, left)
-    shown = collect(proven, left.job, "--forget")
-    removed = collect(proven, "--yes")
-    forgotten = collect(proven, left.job, "--forget", "--yes")
+    dispatch = proven.call_as_airflow()
+    shown = collect(dispatch, left.job, "--forget")
+    removed = collect(dispatch, "--yes")
+    forgotten = collect(dispatch, left.job, "--forget", "--yes")
     assert {kind for kind, _ in shown} == {"TrainingRuntime", "Workload", "JobSet", "Job", "Pod"}
     assert {outcome for _, outcome in shown} == {"may be removed"}
     assert [kind for kind, _ in removed] == [kind for kind, _ in shown]
@@ -266,8 +274,8 @@ def test_what_a_removed_trainjob_leaves_is_collected_and_a_living_job_is_not(pro
     asyncio.run(end(living))
 
 
-def collect(proven: Proven, *words: str) -> list[tuple[str, str]]:
-    answer = proven.dispatch("gc", *words, "-o", "json")
+def collect(dispatch: Caller, *words: str) -> list[tuple[str, str]]:
+    answer = dispatch("gc", *words, "-o", "json")
     assert answer.code == 0, answer.out
     return [(one["object"].split()[0], one["outcome"]) for one in answer.data]
 

@@ -110,6 +110,20 @@ def test_pods_reach_each_other_share_a_folder_and_show_their_output(bed: Bed, na
     assert bed.api.request("GET", f"/api/v1/namespaces/{namespace.name}/pods/client/log").strip() == "hello"
 
 
+def test_a_pod_reaches_the_api_server_by_name_with_the_token_of_its_account(bed: Bed, namespace: Namespace):
+    program = (
+        "import pathlib, ssl, urllib.request\n"
+        "account = pathlib.Path('/var/run/secrets/kubernetes.io/serviceaccount')\n"
+        "trusting = ssl.create_default_context(cafile=account / 'ca.crt')\n"
+        "said = {'Authorization': 'Bearer ' + (account / 'token').read_text()}\n"
+        "asked = urllib.request.Request('https://kubernetes.default.svc/apis', headers=said)\n"
+        "print(urllib.request.urlopen(asked, context=trusting, timeout=10).status)"
+    )
+    bed.api.create(build_pod(bed, namespace.name, "asks", program))
+    wait_phase(bed, namespace.name, "asks", "Succeeded")
+    assert bed.api.request("GET", f"/api/v1/namespaces/{namespace.name}/pods/asks/log").strip() == "200"
+
+
 def test_a_trainjob_is_admitted_by_kueue_and_its_ranks_find_each_other_by_name(bed: Bed, namespace: Namespace):
     bed.api.apply(*(queue := build_queue(namespace.name, checks=(), name=f"{namespace.name}-free")))
     program = (
