@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 DEFAULT_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
+_QUOTED = re.compile(r"\((\d{3}\b.*)\)")
+"""Where our messages have what :func:`_describe_answer` says."""
 _WEBHOOK_AWAY = re.compile(r'failed calling webhook(?: "([^"]*)")?')
 
 
@@ -111,6 +113,12 @@ def translate_answer(call: Call, status: int, body: bytes, headers: Mapping[str,
     if status >= 500 or status == 408:
         return _translate_server_error(call, said)
     return _translate_refusal(call, status, said)
+
+
+def quote_answer(error: DispatchError) -> str:
+    """What the API server itself has said, without our own words around it; the whole message where it said nothing."""
+    quoted = _QUOTED.search(str(error))
+    return quoted[1] if quoted else str(error)
 
 
 def translate_event(call: Call, answer: fields.Raw) -> DispatchError:

@@ -127,15 +127,15 @@ async def _check_proved(starter: _Starter) -> None:
     :raises CapabilityError: the cluster is not proved.
     """
     settings = _choose_queue(starter)
-    if starter.memory.recall(settings, starter.now) is not None:
-        return
-    try:
-        dry = settings.model_copy(update={"probe_seconds": 0.0})
-        found = await run_preflight(starter.client, dry, now=starter.now, sleep=starter.sleep)
-    except DispatchError:
-        # What has happened says more than that nothing could be found out about it.
-        return
-    starter.memory.keep(settings, found)
+    found = starter.memory.recall(settings, starter.now)
+    if found is None:
+        try:
+            dry = settings.model_copy(update={"probe_seconds": 0.0})
+            found = await run_preflight(starter.client, dry, now=starter.now, sleep=starter.sleep)
+        except DispatchError:
+            # What has happened says more than that nothing could be found out about it.
+            return
+        starter.memory.keep(settings, found)
     check_proved(found, starter.now)
 
 

@@ -120,6 +120,13 @@ def test_a_webhook_that_fails_has_let_nothing_through():
     assert pickle.loads(pickle.dumps(error)).webhook == error.webhook
 
 
+@pytest.mark.parametrize("code", [401, 403, 404, 409, 410, 422, 500])
+def test_what_the_server_said_can_be_told_from_our_own_words(code: int):
+    error = translate(CREATE, code, "Reason", "said (so), in brackets", kind="pods")
+    assert errors.quote_answer(error) == f"{code} Reason: said (so), in brackets"
+    assert errors.quote_answer(UnavailableError("no answer (none)")) == "no answer (none)"
+
+
 def test_nobody_is_told_from_somebody_without_rights():
     anonymous = translate(READ, 403, "Forbidden", 'User "system:anonymous" cannot get resource "pods"')
     assert isinstance(anonymous, errors.UnauthorizedError)

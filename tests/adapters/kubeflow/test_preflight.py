@@ -16,6 +16,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.fields import format_time
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight import CHECKS, list_checks
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import PreflightTerms
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
+    ACCESS_REVIEWS,
     CLUSTER_QUEUES,
     CLUSTER_TRAINING_RUNTIMES,
     JOBSETS,
@@ -35,7 +36,7 @@ from airflow_provider_dispatch.core.capabilities import REQUIRED, Answer, Capabi
 from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.exceptions import RefusedError, SpecError, UnavailableError
 from tests.adapters.kubeflow.cluster_parts import NOW
-from tests.adapters.kubeflow.memory_client import Fault, Object
+from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
 from tests.adapters.kubeflow.proved_cluster import ProvedCluster, build_proved_cluster
 
 KUEUE = KubeflowSettings(queue="lq", runtime=RuntimeSettings(name="plain"))
@@ -83,9 +84,11 @@ def test_without_a_controller_we_wait_ourselves_and_there_is_no_fence() -> None:
     assert capabilities[Capability.POD_FENCE].value is Answer.NO
 
 
-def edit(resource: Resource, name: str, change: Callable[[Object], object]) -> Callable[[ProvedCluster], None]:
+def edit(
+    resource: Resource, name: str, change: Callable[[Object], object], namespace: str = "default"
+) -> Callable[[ProvedCluster], None]:
     def spoil(client: ProvedCluster) -> None:
-        found = client.peek(resource, name)
+        found = client.peek(resource, name, namespace)
         assert found is not None
         change(found)
 
@@ -207,7 +210,54 @@ def test_what_can_not_be_removed_now_does_not_hide_what_was_seen() -> None:
     client.faults.append(Fault("delete", TRAINJOBS, UnavailableError("down")))
     found = look(client)
     assert found.is_proved
-    assert "still being removed: dispatch-preflight-" in found.checks["start gate"].reason
+    assert "still being removed: TrainJob dispatch-preflight-" in found.checks["start gate"].reason
+    assert found.checks["start gate"].reason.endswith("(down)")
+    assert client.peek_all(TRAINING_RUNTIMES) == []
+
+
+def test_an_end_that_can_not_be_seen_does_not_hide_what_was_seen() -> None:
+    client = build_proved_cluster()
+
+    def fail(client: MemoryClient, verb: str, resource: Resource, _body: Object) -> None:
+        if (verb, resource) == ("delete", TRAINJOBS):
+            client.faults.append(Fault("get", JOBSETS, UnavailableError("down")))
+
+    client.reactions.append(fail)
+    found = look(client)
+    assert found.is_proved
+    assert found.checks["start gate"].reason.endswith("(down)")
+
+
+@pytest.mark.parametrize(
+    ("traits", "said"),
+    [
+        ({"denied": {("delete", "trainjobs")}}, "we may not delete trainjobs.trainer.kubeflow.org"),
+        ({"denied": {("create", "trainingruntimes")}}, "we may not create trainingruntimes.trainer.kubeflow.org"),
+        ({"unserved": {TRAINJOBS}}, "trainjobs are not served"),
+        ({"away": {ACCESS_REVIEWS: RefusedError("403")}}, "it isn't known what we may do"),
+    ],
+)
+def test_nothing_is_made_that_could_not_be_removed(traits: dict, said: str) -> None:
+    client = build_proved_cluster(**traits)
+    found = look(client)
+    assert f"nothing was tried, since {said}" in found.checks["start gate"].reason
+    assert [one for one in client.requests if one.verb in {"create", "delete"} and not one.is_dry_run] == []
+
+
+def test_a_queue_that_is_stopped_is_not_waited_for() -> None:
+    client, slept = build_proved_cluster(reason="OnHold"), []
+    edit(CLUSTER_QUEUES, "cq", lambda raw: raw["spec"].update(stopPolicy="Hold"), "")(client)
+
+    async def sleep(pause: float) -> None:
+        slept.append(pause)
+        for workload in client.peek_all(WORKLOADS):
+            workload.pop("status", None)
+
+    settings = KUEUE.model_copy(update={"probe_seconds": 1.0})
+    found = asyncio.run(run_preflight(client, settings, now=NOW, sleep=sleep))
+    assert sum(slept) == 1.0
+    assert found.checks["kueue"].is_yes
+    assert "stopPolicy Hold" in found.checks["queue"].reason
 
 
 @pytest.mark.parametrize(("age", "stays"), [(timedelta(seconds=1), False), (timedelta(seconds=-1), True)])

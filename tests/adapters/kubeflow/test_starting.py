@@ -29,6 +29,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import build_labels
 from airflow_provider_dispatch.adapters.kubeflow.opening import open_gate
+from airflow_provider_dispatch.adapters.kubeflow.preflight import run_preflight
 from airflow_provider_dispatch.adapters.kubeflow.queue_lookup import QueueMemory
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
 from airflow_provider_dispatch.adapters.kubeflow.starting import start
@@ -407,6 +408,17 @@ def test_what_a_preflight_has_found_is_gone_by_for_a_minute() -> None:
     assert len(client.requests) - asked <= 4
     assert memory.recall(KUEUE, NOW + timedelta(seconds=59)) is not None
     assert memory.recall(KUEUE, NOW + timedelta(seconds=60)) is None
+
+
+def test_whom_the_server_refuses_after_a_preflight_gets_its_lines_too() -> None:
+    client, memory = build_proved_cluster(), QueueMemory()
+    no_lease(client)
+    memory.keep(KUEUE, asyncio.run(run_preflight(client, KUEUE.model_copy(update={"probe_seconds": 0.0}), now=NOW)))
+    client.faults.append(Fault("list", TRAINJOBS, RefusedError("401")))
+    asked = client.count("create", TRAINING_RUNTIMES)
+    with pytest.raises(CapabilityError, match=r"controller: no: .* has never run"):
+        begin(client, memory=memory)
+    assert client.count("create", TRAINING_RUNTIMES) == asked
 
 
 def test_a_cluster_of_which_nothing_more_can_be_found_out_is_told_as_it_answered() -> None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
-from airflow_provider_dispatch.adapters.kubeflow.model.preflight import derive_preflight
-from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import Unseen
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight import derive_preflight, is_way_free
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.entry import explain_untried
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import TrialSight, Unseen
 from airflow_provider_dispatch.adapters.kubeflow.preflight.demand import fetch_requests
 from airflow_provider_dispatch.adapters.kubeflow.preflight.looking import fetch_sights, fetch_user
 from airflow_provider_dispatch.adapters.kubeflow.preflight.probing import Prober, remove_abandoned
@@ -46,5 +47,8 @@ async def run_preflight(
     if spec is not None:
         sights = replace(sights, requests=await fetch_requests(client, settings, spec))
     await remove_abandoned(client, settings, now)
-    trial, probe = await Prober(client, settings, now=now, sleep=sleep).run()
+    if said := explain_untried(sights):
+        return derive_preflight(replace(sights, trial=TrialSight(*[Unseen(said)] * 3)))
+    prober = Prober(client, settings, now=now, sleep=sleep, awaits_gate=is_way_free(sights))
+    trial, probe = await prober.run()
     return derive_preflight(replace(sights, trial=trial, probe=probe))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from airflow_provider_dispatch.adapters.kubeflow.errors import WebhookAwayError
+from airflow_provider_dispatch.adapters.kubeflow.errors import WebhookAwayError, quote_answer
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import Seen, Unseen
 from airflow_provider_dispatch.exceptions import AdapterError, UnavailableError
 
@@ -21,8 +21,8 @@ async def look(asked: Awaitable[T]) -> Seen[T]:
     try:
         return await asked
     except WebhookAwayError as error:
-        return Unseen(str(error), error.webhook)
+        return Unseen(quote_answer(error), error.webhook)
     except UnavailableError:
         raise
     except AdapterError as error:
-        return Unseen(str(error))
+        return Unseen(quote_answer(error))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
-from airflow_provider_dispatch.adapters.kubeflow.errors import UnauthorizedError
+from airflow_provider_dispatch.adapters.kubeflow.errors import UnauthorizedError, quote_answer
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.entry import list_apis
@@ -73,7 +73,7 @@ async def fetch_user(client: KubeClient, settings: KubeflowSettings, now: dateti
     try:
         answer = await client.create(USER_REVIEWS, review)
     except UnauthorizedError as error:
-        return replace(sights, user=Unseen(str(error)))
+        return replace(sights, user=Unseen(quote_answer(error)))
     except RefusedError:
         # It knows us well enough to forbid us this question.
         return replace(sights, user=NAMELESS)

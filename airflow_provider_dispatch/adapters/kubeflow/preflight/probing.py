@@ -14,6 +14,7 @@ from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.creating import create_trainjob
+from airflow_provider_dispatch.adapters.kubeflow.errors import quote_answer
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
@@ -33,6 +34,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     TRAINING_RUNTIMES,
     TRAINJOBS,
     WORKLOADS,
+    Resource,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.terms import Terms
 from airflow_provider_dispatch.adapters.kubeflow.preflight.guards import look
@@ -59,10 +61,15 @@ async def remove_abandoned(client: KubeClient, settings: KubeflowSettings, now: 
 
 
 class Prober:
-    """One trial with one probe."""
+    """One trial with one probe.
 
-    def __init__(self, client: KubeClient, settings: KubeflowSettings, *, now: datetime, sleep: Sleep) -> None:
-        self._client, self._namespace, self._sleep = client, settings.namespace, sleep
+    :param awaits_gate: nothing else but its gate keeps the probe waiting, so Kueue will say that of it.
+    """
+
+    def __init__(
+        self, client: KubeClient, settings: KubeflowSettings, *, now: datetime, sleep: Sleep, awaits_gate: bool = True
+    ) -> None:
+        self._client, self._namespace, self._sleep, self._awaits_gate = client, settings.namespace, sleep, awaits_gate
         self._seconds = settings.probe_seconds
         self._job = build_job_id(0, os.urandom(10))
         self._name = build_probe_name(self._job)
@@ -120,10 +127,15 @@ class Prober:
     def _is_enough(self, seen: ProbeSight) -> bool:
         if seen.pods or seen.was_let_in:
             return True
-        is_taken_up = words.JOBSET_SUSPENDED in fields.conditions(seen.jobset) and (
-            not self._terms.queue or words.QUOTA_RESERVED in fields.conditions(seen.workload)
-        )
-        return seen.seconds >= (self._seconds if is_taken_up else max(self._seconds, PATIENCE_SECONDS))
+        return seen.seconds >= (self._seconds if self._is_taken_up(seen) else max(self._seconds, PATIENCE_SECONDS))
+
+    def _is_taken_up(self, seen: ProbeSight) -> bool:
+        """Every controller has done with it what it will do."""
+        if words.JOBSET_SUSPENDED not in fields.conditions(seen.jobset):
+            return False
+        if not self._terms.queue:
+            return True
+        return words.QUOTA_RESERVED in fields.conditions(seen.workload) if self._awaits_gate else bool(seen.workload)
 
     async def _look_again(self, seen: ProbeSight) -> ProbeSight:
         trainjob, workload, jobset, pods = await asyncio.gather(
@@ -154,17 +166,26 @@ class Prober:
 
     async def _remove(self) -> tuple[str, ...]:
         """Remove both objects and wait until what was made beneath has gone; what is left of it, for people."""
+        kept = [await self._delete(resource) for resource in (TRAINJOBS, TRAINING_RUNTIMES)]
+        if any(kept):
+            return tuple(filter(None, kept))
         try:
-            for resource in (TRAINJOBS, TRAINING_RUNTIMES):
-                await self._client.delete(resource, self._name, self._namespace)
             waited = 0.0
             while (left := await self._list_left()) and waited < PATIENCE_SECONDS:
                 await self._sleep(PAUSE_SECONDS)
                 waited += PAUSE_SECONDS
         except DispatchError as error:
-            # What was seen matters more, and the next preflight removes what stays.
-            return (f"{self._name} ({error})",)
+            # What was seen of the probe matters more than what can't be seen of its end.
+            return (f"{self._name} ({quote_answer(error)})",)
         return left
+
+    async def _delete(self, resource: Resource) -> str:
+        """Why it stays; the next preflight tries again."""
+        try:
+            await self._client.delete(resource, self._name, self._namespace)
+        except DispatchError as error:
+            return f"{resource.kind} {self._name} ({quote_answer(error)})"
+        return ""
 
     async def _list_left(self) -> tuple[str, ...]:
         if self._made is None:

@@ -29,11 +29,13 @@ class Component:
 
     :param webhooks: those that our jobs need.
     :param stranger: a webhook that no configuration of its own has: another component's has webhooks of the same names.
+    :param advice: what else may keep its controller from a job.
     """
 
     name: str
     webhooks: Sequence[str]
     stranger: str = ""
+    advice: str = "look into its log"
 
     def find_configurations(self, configurations: Iterable[Raw]) -> list[Raw]:
         """Its own among all of the cluster."""
@@ -44,7 +46,7 @@ class Component:
         return bool(found.intersection(self.webhooks)) and self.stranger not in {name[1:] for name in found}
 
 
-KUEUE = Component("Kueue", words.KUEUE_WEBHOOKS)
+KUEUE = Component("Kueue", words.KUEUE_WEBHOOKS, advice="that it manages this namespace (managedJobsNamespaceSelector)")
 TRAINER = Component("Trainer", words.TRAINER_WEBHOOKS)
 JOBSET = Component("JobSet", words.JOBSET_WEBHOOKS, stranger="workload.kb.io")
 COMPONENTS = (KUEUE, TRAINER, JOBSET)
@@ -136,7 +138,7 @@ def _refute_idle(component: Component, probe: ProbeSight) -> Finding:
 
 
 def _cure_idle(component: Component) -> str:
-    return f"see that the controller of {component.name} runs, and look into its log"
+    return f"see that the controller of {component.name} runs, and {component.advice}"
 
 
 def _confirm(sights: Sights) -> Finding:

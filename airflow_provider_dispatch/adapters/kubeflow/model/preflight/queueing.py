@@ -98,7 +98,8 @@ def derive_admission_check(sights: Sights) -> Finding:
     if isinstance(checks, Unseen):
         return doubt_unseen(f"AdmissionCheck {name}", checks)
     if foreign := explain_foreign_check(checks.get(name), name):
-        return refute(foreign, "remove it, and make it with `dispatch setup --apply`")
+        cure = "make it with `dispatch setup --apply`"
+        return refute(foreign, f"remove it, and {cure}" if checks.get(name) else cure)
     if inactive := explain_inactive_check(checks.get(name), name):
         return refute(inactive, "start the controller, which keeps it active, and look into its log")
     return confirm(f"ClusterQueue {fields.name(queue)} lists AdmissionCheck {name}, alone, and it is active")

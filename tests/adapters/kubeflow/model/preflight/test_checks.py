@@ -13,9 +13,11 @@ from airflow_provider_dispatch.adapters.kubeflow.model.preflight import (
     CHECKS,
     OF_A_QUEUE,
     derive_preflight,
+    is_way_free,
     list_checks,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.access import Right
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.entry import explain_untried
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import (
     PolicySight,
     ServedGroup,
@@ -374,6 +376,35 @@ def test_what_is_good_is_told_by_what_was_seen(name: str, sights: Sights, reason
     assert found.is_yes, found
     assert reason in found.reason
     assert found.cure == ""
+
+
+@pytest.mark.parametrize(
+    ("sights", "said"),
+    [
+        (scene(), None),
+        (scene(denied=(Right(PODS, "get"),)), None),
+        (scene(denied=DENIED), "it isn't known what we may do"),
+        (scene(denied=(Right(TRAINJOBS, "delete"),)), "we may not delete trainjobs.trainer.kubeflow.org"),
+        (scene(served=HALF), "trainjobs are not served"),
+        (scene(served={}), "trainjobs and trainingruntimes are not served"),
+    ],
+)
+def test_nothing_is_tried_that_could_not_be_made_or_removed(sights: Sights, said: str | None) -> None:
+    assert explain_untried(sights) == (said and f"nothing was tried, since {said}")
+
+
+@pytest.mark.parametrize(
+    ("sights", "is_free"),
+    [
+        (scene(), True),
+        (scene(at.PLAIN, queue=replace(scene().queue, local_queue=None)), True),
+        (queue(local_queue=None), False),
+        (listed(), False),
+        (scene(namespace=None), False),
+    ],
+)
+def test_the_way_is_free_when_nothing_but_a_gate_could_keep_a_job_waiting(sights: Sights, *, is_free: bool) -> None:
+    assert is_way_free(sights) is is_free
 
 
 def test_only_what_concerns_a_connection_is_checked_in_an_order_that_stays() -> None:
