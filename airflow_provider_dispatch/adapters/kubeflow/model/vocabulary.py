@@ -94,7 +94,7 @@ KUEUE_PATCH_MANAGER = "kueue.x-k8s.io/manager"
 
 MULTIKUEUE_CONTROLLER = "kueue.x-k8s.io/multikueue"
 """``spec.controllerName`` of a check that sends jobs to another cluster; ``managedBy`` of such a job."""
-KUEUE_WEBHOOKS = ("mtrainjob.kb.io", "vtrainjob.kb.io", "vworkload.kb.io")
+KUEUE_WEBHOOKS = ("mtrainjob.kb.io", "vtrainjob.kb.io", "mworkload.kb.io", "vworkload.kb.io")
 """Those that our jobs need (config/components/webhook/manifests.yaml)."""
 ADMISSION_GATED = "AdmissionGated"
 """Reason of ``QuotaReserved=False`` behind a gate, with nothing worse in the way (pkg/workload/workload.go)."""

@@ -100,16 +100,13 @@ def derive_identity(sights: Sights) -> Finding:
     if isinstance(seen, Unseen):
         return doubt_unseen("what becomes of a private runtime", seen)
     if lost := _explain_loss(seen, is_fenced=sights.terms.is_fenced):
-        return refute(f"the cluster has changed a private runtime: {lost}", _cure_loss(TRAINING_RUNTIME))
+        return refute(f"the cluster has changed a private runtime: {lost}", _cure_loss("TrainingRuntimes"))
     probe = None if isinstance(sights.probe, Unseen) else sights.probe
     if probe is None or probe.jobset is None:
         return confirm(f"{_describe_kept(sights)} a private runtime")
     if lost := _explain_loss(probe.jobset, is_fenced=sights.terms.is_fenced):
-        return refute(f"the cluster has changed a JobSet: {lost}", _cure_loss(JOBSET))
+        return refute(f"the cluster has changed a JobSet: {lost}", _cure_loss("JobSets"))
     return confirm(f"{_describe_kept(sights)} the JobSet that Trainer makes")
-
-
-TRAINING_RUNTIME, JOBSET = "TrainingRuntimes", "JobSets"
 
 
 def _cure_loss(kinds: str) -> str:

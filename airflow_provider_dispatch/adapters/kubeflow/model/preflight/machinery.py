@@ -28,27 +28,24 @@ class Component:
     """One of the three.
 
     :param webhooks: those that our jobs need.
-    :param stranger: a webhook that no configuration of its own has: another component's has webhooks of the same names.
+    :param strangers: webhooks that no configuration of its own has; another component has some of the same names.
     :param advice: what else may keep its controller from a job.
     """
 
     name: str
     webhooks: Sequence[str]
-    stranger: str = ""
+    strangers: Sequence[str] = ()
     advice: str = "look into its log"
 
     def find_configurations(self, configurations: Iterable[Raw]) -> list[Raw]:
         """Its own among all of the cluster."""
-        return [one for one in configurations if self._owns(_read_webhooks(one).keys())]
-
-    def _owns(self, names: Iterable[str]) -> bool:
-        found = set(names)
-        return bool(found.intersection(self.webhooks)) and self.stranger not in {name[1:] for name in found}
+        named = ((one, _read_webhooks(one).keys()) for one in configurations)
+        return [one for one, names in named if names & {*self.webhooks} and not names & {*self.strangers}]
 
 
 KUEUE = Component("Kueue", words.KUEUE_WEBHOOKS, advice="that it manages this namespace (managedJobsNamespaceSelector)")
 TRAINER = Component("Trainer", words.TRAINER_WEBHOOKS)
-JOBSET = Component("JobSet", words.JOBSET_WEBHOOKS, stranger="workload.kb.io")
+JOBSET = Component("JobSet", words.JOBSET_WEBHOOKS, strangers=words.KUEUE_WEBHOOKS)
 COMPONENTS = (KUEUE, TRAINER, JOBSET)
 
 
@@ -96,7 +93,9 @@ def derive_jobset(sights: Sights) -> Finding:
         return broken
     probe = _find_probe(sights)
     if probe is None:
-        return _confirm(sights)
+        return (
+            doubt_unseen("its webhooks", sights.webhooks) if isinstance(sights.webhooks, Unseen) else _confirm(sights)
+        )
     if not _is_taken_up(probe):
         return doubt("Trainer has made no JobSet that it could take up", "mend Trainer first")
     if words.JOBSET_SUSPENDED not in fields.conditions(probe.jobset):
@@ -145,9 +144,9 @@ def _confirm(sights: Sights) -> Finding:
     parts = []
     if not isinstance(sights.webhooks, Unseen):
         parts.append("its webhooks are registered")
-    if sights.probe is not None:
+    if _find_probe(sights) is not None:
         parts.append("its controller takes a job up")
-    return confirm(" and ".join(parts) or "its webhooks answer")
+    return confirm(" and ".join(parts) or "a dry run passes")
 
 
 def _read_webhooks(configuration: Raw) -> Mapping[str, Raw]:

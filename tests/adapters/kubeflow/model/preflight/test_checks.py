@@ -237,6 +237,7 @@ FAULTS = [
     ("trainer", scene(probe=probe(**NOT_TAKEN_UP)), NO, "has not taken a job up in 10 s", "of Trainer runs"),
     ("jobset", scene(webhooks=at.WEBHOOKS[:2]), NO, "not registered: webhook mjobset.kb.io, vjobset", "of JobSet"),
     ("jobset", scene(probe=probe(**NOT_TAKEN_UP)), UNKNOWN, "Trainer has made no JobSet", "mend Trainer first"),
+    ("jobset", scene(probe=None, webhooks=DENIED), UNKNOWN, "its webhooks can't be looked at", "mend"),
     ("jobset", scene(probe=probe(jobset=None)), NO, "has not taken a job up", "the controller of JobSet runs"),
     ("jobset", scene(probe=probe(jobset=at.jobset() | {"status": {}})), NO, "has not taken a job up", "of JobSet runs"),
     (
@@ -343,7 +344,7 @@ GOOD = [
     ("multikueue", trial(trainjob={"spec": {"managedBy": words.TRAINJOB_CONTROLLER}}), "no check of the queue"),
     ("controller", scene(), "held by pod-1, renewed 10 s ago"),
     ("kueue", scene(), "its webhooks are registered and its controller takes a job up"),
-    ("kueue", scene(webhooks=DENIED, probe=None), "its webhooks answer"),
+    ("kueue", scene(webhooks=DENIED, probe=None), "a dry run passes"),
     ("kueue", scene(webhooks=DENIED), "its controller takes a job up"),
     ("kueue", scene(probe=probe(workload=None, trainjob=at.trainjob(at.PLAIN))), "its webhooks are registered"),
     ("trainjob integration", scene(), "Kueue suspends a new TrainJob"),
