@@ -61,7 +61,9 @@ def test_what_is_gone_leaves_nothing_behind(cache, order):
     for resource, raw in order:
         cache.remove(resource, raw)
     assert cache.select(REF) == ObjectSet(NS)
-    assert not any((cache._by_job, cache._by_owner, cache._job_of_owner, *(cache._table.list(kind) for kind, _ in TOLD)))
+    assert not any(
+        (cache._by_job, cache._by_owner, cache._job_of_owner, *(cache._table.list(kind) for kind, _ in TOLD))
+    )
 
 
 def test_what_only_the_server_needs_is_left_out(cache):
