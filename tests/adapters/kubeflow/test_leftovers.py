@@ -263,6 +263,17 @@ def test_a_ledger_is_forgotten_when_asked_and_nothing_else_is_left() -> None:
     assert [raw["metadata"]["name"] for raw in client.peek_all(CONFIG_MAPS)] == ["somebodys"]
 
 
+def test_what_is_no_ledger_is_not_forgotten() -> None:
+    client = MemoryClient()
+    ledger = build_ledger(JOB, Ledger(1))
+    client.put(
+        CONFIG_MAPS, ledger | {"metadata": {"name": f"dj-{JOB.lower()}", "labels": {words.JOB_LABEL: JOB.lower()}}}
+    )
+    found = client.peek_all(CONFIG_MAPS)[0]
+    assert remove(client, Leftover(JOB, "ConfigMap", found["metadata"]["uid"])) == ""
+    assert client.count("delete") == 0
+
+
 def test_a_ledger_stays_while_anything_of_its_job_does() -> None:
     client = MemoryClient()
     client.put(CONFIG_MAPS, build_ledger(JOB, Ledger(1)))
@@ -301,6 +312,24 @@ def test_what_belongs_to_a_job_again_is_not_removed() -> None:
     client.put(TRAINJOBS, build_trainjob())
     assert remove(client, found) == ""
     assert client.peek(TRAINING_RUNTIMES, build_name()) is not None
+
+
+class StartingClient(MemoryClient):
+    """A start goes on while its objects are looked at."""
+
+    async def list(self, resource: Resource, namespace: str | None = None, **more: str) -> ObjectList:
+        found = await super().list(resource, namespace, **more)
+        if resource == WORKLOADS:
+            self.put(TRAINJOBS, build_trainjob())
+        return found
+
+
+def test_what_a_start_takes_up_while_it_is_judged_is_not_removed() -> None:
+    client = StartingClient()
+    found = client.put(TRAINING_RUNTIMES, build_runtime())
+    age(client, TRAINING_RUNTIMES, build_name(), LONG_AGO)
+    assert remove(client, Leftover(JOB, "TrainingRuntime", found["metadata"]["uid"])) == ""
+    assert client.count("delete") == 0
 
 
 class BusyClient(MemoryClient):
