@@ -92,10 +92,10 @@ def derive_jobset(sights: Sights) -> Finding:
     if broken := _find_fault(JOBSET, sights):
         return broken
     probe = _find_probe(sights)
+    if probe is None and isinstance(sights.webhooks, Unseen):
+        return doubt_unseen("its webhooks", sights.webhooks)
     if probe is None:
-        return (
-            doubt_unseen("its webhooks", sights.webhooks) if isinstance(sights.webhooks, Unseen) else _confirm(sights)
-        )
+        return _confirm(sights)
     if not _is_taken_up(probe):
         return doubt("Trainer has made no JobSet that it could take up", "mend Trainer first")
     if words.JOBSET_SUSPENDED not in fields.conditions(probe.jobset):
