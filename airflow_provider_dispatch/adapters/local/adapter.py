@@ -23,7 +23,7 @@ from airflow_provider_dispatch.adapters.local.launching import ensure_agent
 from airflow_provider_dispatch.adapters.local.lifecycle import intents as rules
 from airflow_provider_dispatch.adapters.local.lifecycle.derive import derive_submission_state
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Status, Submission
-from airflow_provider_dispatch.adapters.local.preflight import run_preflight
+from airflow_provider_dispatch.adapters.local.preflight import check_fit, run_preflight
 from airflow_provider_dispatch.adapters.local.processes import ProcessScan
 from airflow_provider_dispatch.adapters.local.queues import QueuesFile
 from airflow_provider_dispatch.adapters.local.settings import LocalSettings, parse_settings
@@ -84,10 +84,12 @@ class LocalAdapter(DispatchAdapter):
         self._scan = SharedScan()
 
     async def preflight(self, spec: JobSpec | None = None) -> Preflight:
-        """See the protocol. Of a job its queue and its priority are looked at."""
+        """See the protocol."""
+        found = await asyncio.to_thread(run_preflight, self._settings)
         if spec is not None:
-            await asyncio.to_thread(QueuesFile(self._layout.queues).resolve, spec)
-        return replace(await asyncio.to_thread(run_preflight, self._settings), checked_at=datetime.now(UTC))
+            fit = await asyncio.to_thread(check_fit, self._settings, spec)
+            found = replace(found, checks={**found.checks, "quota": fit})
+        return replace(found, checked_at=datetime.now(UTC))
 
     async def start(self, request: StartRequest, *, deadline: datetime) -> JobRef:
         """See the protocol. Returns once an agent answers."""

@@ -9,15 +9,19 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from airflow_provider_dispatch.adapters.local.agent.node import fetch_node
 from airflow_provider_dispatch.adapters.local.doorbell import is_agent_listening
 from airflow_provider_dispatch.adapters.local.layout import StoreLayout
 from airflow_provider_dispatch.adapters.local.queues import QueuesFile
+from airflow_provider_dispatch.adapters.local.scheduling.admission import decide_admission
+from airflow_provider_dispatch.adapters.local.scheduling.model import NEVER, RANKS, AdmissionState, Shape, WaitingJob
 from airflow_provider_dispatch.adapters.local.settings import LocalSettings
 from airflow_provider_dispatch.adapters.local.store.database import Database
 from airflow_provider_dispatch.adapters.local.store.errors import translating
 from airflow_provider_dispatch.adapters.local.store.place import NETWORK_TYPES, fetch_file_system
 from airflow_provider_dispatch.adapters.local.store.reading import fetch_meta
 from airflow_provider_dispatch.core.capabilities import REQUIRED, Answer, Capability, Finding, Preflight, Source
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.exceptions import DispatchError
 
 _PROBE_SECONDS = 5.0
@@ -36,6 +40,23 @@ def run_preflight(settings: LocalSettings) -> Preflight:
         ),
     }
     return Preflight(checks, _derive_capabilities(checks["store"], checks["file system"]))
+
+
+def check_fit(settings: LocalSettings, spec: JobSpec) -> Finding:
+    """Whether what a job asks for could ever fit its queue and this machine, whatever else runs. Blocks.
+
+    :raises SpecError: an unknown queue or priority.
+    """
+    queues = QueuesFile(settings.layout.queues)
+    queue, priority = queues.resolve(spec)
+    config = queues.build_config(fetch_node())
+    shapes = tuple(Shape(role.nodes, {RANKS: 1, **role.requests}) for role in spec.roles)
+    job = WaitingJob("job", queue, shapes, priority)
+    state = AdmissionState((config.node,), config.queues, (job,), has_open_queues=config.has_open_queues)
+    reason = decide_admission(state, 0.0).reasons.get(job.key)
+    if reason is not None and reason.code in NEVER:
+        return Finding(Answer.NO, Source.PROBED, reason.message, "ask for less, or change queues.toml")
+    return Finding(Answer.YES, Source.PROBED, f"it could run in queue {queue}")
 
 
 def _check(layout: StoreLayout, look: Callable[[], str]) -> Finding:

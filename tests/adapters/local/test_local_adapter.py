@@ -480,6 +480,25 @@ def test_preflight_proves_a_place_and_leaves_nothing(make_world) -> None:
     make_world().play(scenario)
 
 
+def test_preflight_says_whether_a_job_could_ever_run_here(make_world) -> None:
+    async def scenario(at: World) -> None:
+        at.layout.folder.mkdir(parents=True)
+        at.layout.queues.write_text('[queues.small]\nquota = {cpu = "500m"}\n')
+        small = JobSpec(command=["a"], queue="small", resources={"cpu": "400m"})
+        assert (await at.adapter.preflight(small)).checks["quota"].is_yes
+        large = JobSpec(command=["a"], queue="small", nodes=2, resources={"cpu": "400m"})
+        found = await at.adapter.preflight(large)
+        assert found.checks["quota"].value is Answer.NO
+        assert "needs 2 x 400m cpu in small, whose quota is 500m" in found.checks["quota"].advice
+        check_may_start(found.capabilities)
+        assert not found.is_proved
+        assert "quota" not in (await at.adapter.preflight()).checks
+        with pytest.raises(SpecError, match="queue"):
+            await at.adapter.preflight(JobSpec(command=["a"], queue="unknown"))
+
+    make_world().play(scenario)
+
+
 def test_preflight_on_a_damaged_store_says_that_nothing_can_start(make_world) -> None:
     at = make_world()
     at.layout.folder.mkdir(parents=True)
