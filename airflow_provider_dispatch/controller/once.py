@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from airflow_provider_dispatch.adapters.kubeflow.client import open_client
@@ -33,17 +33,16 @@ async def look_after(settings: Mapping[str, object], job: JobID, *, limit_second
     :param settings: of a connection to the job's namespace.
     :param limit_seconds: for the looks; it ends sooner once pods have started and nothing more comes. Taking the Lease
         from a controller that died takes its duration more.
-    :raises RefusedError: a controller holds the Lease.
+    :raises RefusedError: a controller holds the Lease, or a right is missing.
     :raises JobNotFoundError: no such job.
     """
     chosen = parse_settings(settings)
     async with await open_client(chosen, user_agent=USER_AGENT) as client:
         uid = fields.uid(await fetch_trainjob(client, chosen, job))
-        replica = Replica(client, _build_config(chosen))
+        replica = Replica(client, _build_config(chosen), patience_seconds=0.0)
         await _take_lease(replica)
-        async with _running(replica):
-            for reflector in replica.reflectors:
-                await reflector.listed.wait()
+        async with _running(replica) as tasks:
+            await _see_all(replica, tasks)
             await _look(replica, uid, limit_seconds)
             await replica.journal.flush()
         return _list_decisions(replica)
@@ -74,17 +73,28 @@ async def _take_lease(replica: Replica) -> None:
 
 
 @asynccontextmanager
-async def _running(replica: Replica) -> AsyncIterator[None]:
+async def _running(replica: Replica) -> AsyncIterator[list[asyncio.Task[None]]]:
     """The parts of a replica that its loop needs, without the loop's workers."""
     parts = (replica.lease.keep(), replica.journal.write(), *(reflector.run() for reflector in replica.reflectors))
     tasks = [asyncio.create_task(part) for part in parts]
     try:
-        yield
+        yield tasks
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await replica.lease.release()
+
+
+async def _see_all(replica: Replica, tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until every watch has listed what there is, or a part gives up."""
+    listed = asyncio.create_task(replica.see_all())
+    try:
+        done, _ = await asyncio.wait([listed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for part in done:
+            part.result()
+    finally:
+        listed.cancel()
 
 
 async def _look(replica: Replica, uid: str, limit_seconds: float) -> None:

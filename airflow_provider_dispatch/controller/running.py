@@ -28,7 +28,7 @@ from airflow_provider_dispatch.controller.metrics import Metrics
 from airflow_provider_dispatch.controller.queue import WorkQueue
 from airflow_provider_dispatch.controller.queues import QueueMap
 from airflow_provider_dispatch.controller.reading import SituationReader
-from airflow_provider_dispatch.controller.watching import build_reflectors
+from airflow_provider_dispatch.controller.watching import build_pace, build_reflectors
 from airflow_provider_dispatch.exceptions import AdapterError
 
 USER_AGENT = "dispatch-admission"
@@ -49,6 +49,7 @@ class Replica:
 
     :param monotonic: seconds of a clock that never steps.
     :param wall: now.
+    :param patience_seconds: how long a missing right is borne; None means for ever, since somebody may give it.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Replica:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = read_wall_clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        patience_seconds: float | None = None,
     ) -> None:
         self.config, self.metrics, self._monotonic = config, Metrics(), monotonic
         self.queue = WorkQueue(monotonic)
@@ -81,7 +83,8 @@ class Replica:
         self.metrics.lease_held.set_function(lambda: self.lease.is_held)
         self.metrics.jobs.set_function(lambda: len(self.cache.trainjobs()))
         self.check = CheckKeeper(client, self.lease, config.admission_check, wall=wall)
-        self.reflectors = build_reflectors(client, config, self.cache, self.metrics, monotonic=monotonic, sleep=sleep)
+        pace = build_pace(config, monotonic=monotonic, sleep=sleep, patience_seconds=patience_seconds)
+        self.reflectors = build_reflectors(client, config.namespaces, self.cache, self.metrics, pace=pace)
 
     def _build_loop(self, client: KubeClient, wall: Callable[[], datetime]) -> Loop:
         keeper = Keeper(client, self.cache, self.reader, self.writer, self.journal, wall=wall)
@@ -132,10 +135,13 @@ class Replica:
             "sweep": self._sweep(),
         }
 
-    async def _work(self) -> None:
-        """Look at jobs once everything has been seen: a job without its pods would look ready."""
+    async def see_all(self) -> None:
+        """Wait until every watch has listed what there is: a job without its pods would look ready."""
         for reflector in self.reflectors:
             await reflector.listed.wait()
+
+    async def _work(self) -> None:
+        await self.see_all()
         await self.loop.work()
 
     async def _finish(self, workers: list[asyncio.Task[None]]) -> None:

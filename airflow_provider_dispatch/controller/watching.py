@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which watches keep the controller's cache up to date: one of each kind in each namespace that it looks after.
 
-They are the adapter's own. A refusal ends none of them: the right may be given, and until then the controller isn't
+They are the adapter's own. A refusal ends none of a replica's: the right may be given, and until then the replica isn't
 ready. The runner starts a task for each. Reads only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient, ObjectList
@@ -63,27 +63,37 @@ class CachedNamespace:
         self.cache.remove(resource, raw)
 
 
-def build_reflectors(
-    client: KubeClient,
+def build_pace(
     config: ControllerConfig,
-    cache: ObjectCache,
-    metrics: Metrics,
     *,
     monotonic: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]],
-) -> list[Reflector]:
-    """All watches of a replica; none has begun."""
-    pace = Pace(
+    patience_seconds: float | None,
+) -> Pace:
+    """How often the watches do what.
+
+    :param patience_seconds: how long a refusal is borne; None means for ever.
+    """
+    return Pace(
         relist_seconds=config.relist_seconds,
         missing_kind_seconds=UNSERVED_SECONDS,
-        patience_seconds=None,
+        patience_seconds=patience_seconds,
         monotonic=monotonic,
         sleep=sleep,
     )
+
+
+def build_reflectors(
+    client: KubeClient, namespaces: Sequence[str], cache: ObjectCache, metrics: Metrics, *, pace: Pace
+) -> list[Reflector]:
+    """All watches of a replica; none has begun.
+
+    :param namespaces: none means all.
+    """
     return [
         Reflector(
             client, resource, namespace, labels=labels, sink=CachedNamespace(cache, metrics, namespace), pace=pace
         )
         for resource, labels in SELECTORS.items()
-        for namespace in config.namespaces or (None,)
+        for namespace in namespaces or (None,)
     ]
