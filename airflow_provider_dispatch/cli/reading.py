@@ -16,12 +16,11 @@ from airflow_provider_dispatch.cli.naming import JobName
 from airflow_provider_dispatch.cli.session import Session, build_not_found
 from airflow_provider_dispatch.cli.starting import SpecOptions
 from airflow_provider_dispatch.cli.values import read_pairs
-from airflow_provider_dispatch.core.capabilities import may_start
+from airflow_provider_dispatch.core.capabilities import Preflight, may_start
 from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.records import JobSelector
 from airflow_provider_dispatch.core.state import State
-
-_PATIENCE = "looking at the backend; on a cluster a job of its own is watched for ten seconds"
 
 
 async def preflight(
@@ -36,17 +35,14 @@ async def preflight(
     On a cluster a job of its own is watched behind its gate for ten seconds, and removed.
     """
     spec = SpecOptions(file=file).build_spec(session.settings) if file is not None else None
-    session.if_interrupted = "a job that was being watched is removed, at the latest by the next preflight"
-    with session.screen.working(_PATIENCE):
-        found = await session.adapter.preflight(spec)
+    found = await _look(session, spec)
     session.screen.show(views.view_preflight(found, session.now))
     return ExitCode.OK if found.is_proved else ExitCode.FAILED
 
 
 async def capabilities(session: Session) -> ExitCode | None:
     """What the backend can do, each with its reason. Exit 1: it lacks one that every job needs."""
-    with session.screen.working(_PATIENCE):
-        found = await session.adapter.preflight()
+    found = await _look(session)
     session.screen.show(views.view_findings({str(name): finding for name, finding in found.capabilities.items()}))
     return ExitCode.OK if may_start(found.capabilities) else ExitCode.FAILED
 
@@ -105,3 +101,9 @@ async def explain(session: Session, name: JobName) -> None:
         raise build_not_found(seen.ref)
     happened = await session.adapter.events(address)
     session.screen.show(view_explanation(build_explanation(seen, happened, session.now)))
+
+
+async def _look(session: Session, spec: JobSpec | None = None) -> Preflight:
+    session.if_interrupted = "a job that was being watched is removed, at the latest by the next preflight"
+    with session.screen.working("looking at the backend; on a cluster a job of its own is watched for ten seconds"):
+        return await session.adapter.preflight(spec)
