@@ -29,13 +29,13 @@ class Component:
 
     :param webhooks: those that our jobs need.
     :param strangers: webhooks that no configuration of its own has; another component has some of the same names.
-    :param advice: what else may keep its controller from a job.
+    :param advice: what else may keep its controller from a job that it is told of.
     """
 
     name: str
     webhooks: Sequence[str]
     strangers: Sequence[str] = ()
-    advice: str = "look into its log"
+    advice: str = ""
 
     def find_configurations(self, configurations: Iterable[Raw]) -> list[Raw]:
         """Its own among all of the cluster."""
@@ -43,7 +43,9 @@ class Component:
         return [one for one, names in named if names & {*self.webhooks} and not names & {*self.strangers}]
 
 
-KUEUE = Component("Kueue", words.KUEUE_WEBHOOKS, advice="that it manages this namespace (managedJobsNamespaceSelector)")
+KUEUE = Component(
+    "Kueue", words.KUEUE_WEBHOOKS, advice="; see that it manages this namespace, too (managedJobsNamespaceSelector)"
+)
 TRAINER = Component("Trainer", words.TRAINER_WEBHOOKS)
 JOBSET = Component("JobSet", words.JOBSET_WEBHOOKS, strangers=words.KUEUE_WEBHOOKS)
 COMPONENTS = (KUEUE, TRAINER, JOBSET)
@@ -133,11 +135,12 @@ def _find_fault(component: Component, sights: Sights, *tried: Raw | Unseen) -> F
 
 
 def _refute_idle(component: Component, probe: ProbeSight) -> Finding:
-    return refute(f"its controller has not taken a job up in {probe.seconds:.0f} s", _cure_idle(component))
+    cure = _cure_idle(component) + component.advice
+    return refute(f"its controller has not taken a job up in {probe.seconds:.0f} s", cure)
 
 
 def _cure_idle(component: Component) -> str:
-    return f"see that the controller of {component.name} runs, and {component.advice}"
+    return f"see that the controller of {component.name} runs, and look into its log"
 
 
 def _confirm(sights: Sights) -> Finding:
