@@ -17,6 +17,7 @@ import pytest
 from airflow_provider_dispatch.testing.waiting import Waiter
 
 if TYPE_CHECKING:
+    from tests.cluster.granted import Grants
     from tests.cluster.testbed.bed import Bed
     from tests.cluster.testbed.instance import Testbed
 
@@ -47,14 +48,23 @@ def bed(request: pytest.FixtureRequest, repository: Path) -> Iterator[Bed]:
 
 
 @pytest.fixture(scope="session")
-def controlled_bed(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+def granted(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Grants | None:
+    """The rights to act with; None for those of an administrator."""
+    from tests.cluster.granted import are_wanted, grant
+
+    return grant(bed, tmp_path_factory.mktemp("granted")) if are_wanted() else None
+
+
+@pytest.fixture(scope="session")
+def controlled_bed(bed: Bed, granted: Grants | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """The cluster with a replica of the admission controller; of several at once, one leads."""
     from tests.cluster.controller_process import ControllerProcess
     from tests.cluster.testbed.objects import build_shared_objects
 
     bed.api.apply(*build_shared_objects())
     give_slots(bed)
-    with ControllerProcess(bed.kubeconfig, tmp_path_factory.mktemp("controller"), CONTROLLER_FLAGS):
+    kubeconfig = granted.controller if granted is not None else bed.kubeconfig
+    with ControllerProcess(kubeconfig, tmp_path_factory.mktemp("controller"), CONTROLLER_FLAGS):
         Waiter().wait_for(lambda: is_looked_after(bed), timeout_seconds=60, what="a leading controller")
         yield bed
 

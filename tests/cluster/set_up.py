@@ -23,7 +23,7 @@ from airflow_provider_dispatch.adapters.kubeflow.client import open_client
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.adapters.kubeflow.setup.applying import Result, apply_manifests, remove_manifests
 from airflow_provider_dispatch.adapters.kubeflow.setup.rendering import PART_LABEL, Manifest, build_manifests
-from airflow_provider_dispatch.adapters.kubeflow.setup.terms import JobsNamespace, SetupTerms
+from airflow_provider_dispatch.adapters.kubeflow.setup.terms import Account, JobsNamespace, SetupTerms
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
 from airflow_provider_dispatch.adapters.registry import build_adapter
 from airflow_provider_dispatch.core.identity import build_job_id
@@ -36,7 +36,8 @@ from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import Api
 from tests.cluster.testbed.bed import Bed
 
-TOKEN_SECONDS = 3600
+TOKEN_SECONDS = 4 * 3600
+"""As long as the longest run of tests."""
 PATIENCE_SECONDS = 90.0
 TRAINER, KUEUE = objects.TRAINER_VERSION, objects.KUEUE_VERSION
 SPEC = JobSpec(command=["sh", "-c", "echo here; trap 'exit 143' TERM; while :; do sleep 1 & wait $!; done"])
@@ -81,21 +82,26 @@ class Installation:
 
     def write_kubeconfig(self, namespace: str, account: str) -> Path:
         """A kubeconfig with a token of the account and nothing else."""
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{self.terms.name}-{account}/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
-        answer = self.bed.api.request("POST", path, asked | {"spec": {"expirationSeconds": TOKEN_SECONDS}})
-        kubeconfig = yaml.safe_load(self.bed.kubeconfig.read_text())
-        kubeconfig["users"] = [
-            {"name": one["name"], "user": {"token": answer["status"]["token"]}} for one in kubeconfig["users"]
-        ]
-        target = self.folder / f"{namespace}-{account}.kubeconfig"
-        target.write_text(yaml.safe_dump(kubeconfig))
-        target.chmod(0o600)
-        return target
+        named = Account(namespace, f"{self.terms.name}-{account}")
+        return write_kubeconfig(self.bed, named, self.folder / f"{namespace}-{account}.kubeconfig")
 
     def open_api(self, namespace: str, account: str) -> Api:
         """The API as that account sees it."""
         return Api(self.write_kubeconfig(namespace, account))
+
+
+def write_kubeconfig(bed: Bed, account: Account, target: Path) -> Path:
+    """A kubeconfig with a token of the account and nothing else."""
+    path = f"/api/v1/namespaces/{account.namespace}/serviceaccounts/{account.name}/token"
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    answer = bed.api.request("POST", path, asked | {"spec": {"expirationSeconds": TOKEN_SECONDS}})
+    kubeconfig = yaml.safe_load(bed.kubeconfig.read_text())
+    kubeconfig["users"] = [
+        {"name": one["name"], "user": {"token": answer["status"]["token"]}} for one in kubeconfig["users"]
+    ]
+    target.write_text(yaml.safe_dump(kubeconfig))
+    target.chmod(0o600)
+    return target
 
 
 @contextmanager

@@ -27,7 +27,8 @@ def _make_local(_request: pytest.FixtureRequest, folder: Path, queues: Queues) -
 def _make_kubeflow(request: pytest.FixtureRequest, _folder: Path, queues: Queues) -> Stage:
     from tests.contract.stage_kubeflow import KubeflowStage
 
-    return KubeflowStage(request.getfixturevalue("controlled_bed"), queues)
+    bed, granted = request.getfixturevalue("controlled_bed"), request.getfixturevalue("granted")
+    return KubeflowStage(bed, queues, granted=granted)
 
 
 def _make_plain(request: pytest.FixtureRequest, _folder: Path, queues: Queues) -> Stage:
@@ -35,7 +36,8 @@ def _make_plain(request: pytest.FixtureRequest, _folder: Path, queues: Queues) -
 
     if queues is not None:
         pytest.skip("kubeflow in plain mode: jobs name no queue")
-    return KubeflowStage(request.getfixturevalue("controlled_bed"), is_plain=True)
+    bed, granted = request.getfixturevalue("controlled_bed"), request.getfixturevalue("granted")
+    return KubeflowStage(bed, is_plain=True, granted=granted)
 
 
 STAGES = {"fake": _make_fake, "local": _make_local, "kubeflow": _make_kubeflow, "plain": _make_plain}

@@ -21,6 +21,7 @@ from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.quantity import parse_quantity
 from airflow_provider_dispatch.exceptions import DispatchError
+from tests.cluster.granted import Grants
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import Manifest
 from tests.cluster.testbed.bed import Bed
@@ -37,6 +38,7 @@ class KubeflowStage(ProcessStage):
 
     :param bed: the cluster.
     :param is_plain: without Kueue.
+    :param granted: rights of the adapters; None for an administrator's.
     """
 
     grace = timedelta(seconds=2)
@@ -59,10 +61,15 @@ class KubeflowStage(ProcessStage):
     )
 
     def __init__(
-        self, bed: Bed, queues: Mapping[str, Mapping[str, str | int]] | None = None, *, is_plain: bool = False
+        self,
+        bed: Bed,
+        queues: Mapping[str, Mapping[str, str | int]] | None = None,
+        *,
+        is_plain: bool = False,
+        granted: Grants | None = None,
     ) -> None:
         super().__init__(queues)
-        self.bed, self.is_plain = bed, is_plain
+        self.bed, self.is_plain, self.granted = bed, is_plain, granted
         self.name = "kubeflow in plain mode" if is_plain else "kubeflow"
         self.namespace = f"contract-{secrets.token_hex(4)}"
         self.folder = bed.shared_folder / self.namespace
@@ -74,6 +81,8 @@ class KubeflowStage(ProcessStage):
         self.folder.mkdir()
         self.folder.chmod(0o1777)
         await asyncio.to_thread(self.bed.api.apply, objects.build_namespace(self.namespace), *self._build_queues())
+        if self.granted is not None:
+            await self.granted.extend(self.namespace)
         self.adapter = self._build()
 
     def _build_queues(self) -> list[Manifest]:
@@ -100,7 +109,7 @@ class KubeflowStage(ProcessStage):
         return build_adapter(
             "kubeflow",
             {
-                "kubeconfig": str(self.bed.kubeconfig),
+                "kubeconfig": str(self.granted.caller if self.granted is not None else self.bed.kubeconfig),
                 "namespace": self.namespace,
                 "runtime": {"name": objects.RUNTIME},
                 "state_host_path": str(self.folder),
