@@ -58,8 +58,8 @@ class Leftovers:
         ledgers = await client.list(CONFIG_MAPS, namespace, labels=LEDGER_SELECTOR)
         kinds = tuple(resource for resource in DELETION_ORDER if resource != TRAINJOBS)
         answers = await asyncio.gather(*(fetch_ours(client, self.settings, resource) for resource in kinds))
-        trainjobs = await fetch_ours(client, self.settings, TRAINJOBS)
-        objects = {TRAINJOBS: trainjobs, **dict(zip(kinds, answers, strict=True)), CONFIG_MAPS: ledgers.items}
+        trainjobs = await client.list(TRAINJOBS, namespace, labels=words.JOB_LABEL)
+        objects = {TRAINJOBS: trainjobs.items, **dict(zip(kinds, answers, strict=True)), CONFIG_MAPS: ledgers.items}
         found = find_litter(objects, self.settings.deployment, with_ledgers=with_ledgers, now=self.clock())
         return tuple(one.leftover for one in found if not jobs or one.leftover.job in jobs)
 

@@ -222,6 +222,14 @@ def test_a_cluster_without_kueue_has_leftovers_too() -> None:
     assert list(judge(client).values()) == [MAY_GO]
 
 
+def test_where_no_trainjob_can_be_seen_nothing_is_left_over() -> None:
+    client = MemoryClient()
+    place_job(client)
+    client.faults.append(Fault("list", TRAINJOBS, CapabilityError("not served")))
+    with pytest.raises(CapabilityError):
+        find(client)
+
+
 @pytest.mark.parametrize(("mine", "is_found"), [(None, True), ("blue", True), ("green", False)])
 @pytest.mark.parametrize("is_named_by_ledger", [True, False])
 def test_nothing_of_another_deployment_is_told(mine: str | None, is_found: bool, is_named_by_ledger: bool) -> None:
