@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
-from airflow_provider_dispatch.adapters.kubeflow.model.preflight import derive_preflight, is_way_free
-from airflow_provider_dispatch.adapters.kubeflow.model.preflight.entry import explain_untried
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight import derive_preflight
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import TrialSight, Unseen
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.trying import explain_untried, is_way_free
 from airflow_provider_dispatch.adapters.kubeflow.preflight.demand import fetch_requests
 from airflow_provider_dispatch.adapters.kubeflow.preflight.looking import fetch_sights, fetch_user
 from airflow_provider_dispatch.adapters.kubeflow.preflight.probing import Prober, remove_abandoned

@@ -78,12 +78,6 @@ def list_checks(terms: PreflightTerms, *, has_job: bool = False) -> tuple[str, .
     return tuple(name for name in CHECKS if name not in left_out)
 
 
-def is_way_free(sights: Sights) -> bool:
-    """Whether nothing that was read keeps a job of this queue from being admitted."""
-    ahead = ("namespace", "queue", "admission check")
-    return all(CHECKS[name](sights).is_yes for name in list_checks(sights.terms) if name in ahead)
-
-
 def derive_preflight(sights: Sights) -> Preflight:
     """The outcome."""
     names = list_checks(sights.terms, has_job=sights.requests is not None)

@@ -93,19 +93,6 @@ def derive_permissions(sights: Sights) -> Finding:
     return confirm(f"all that is needed in namespace {place} and of the cluster is allowed")
 
 
-def explain_untried(sights: Sights) -> str | None:
-    """Why no job may be tried: it could not be made, or not be removed; None when it may."""
-    tried = (TRAINJOBS, TRAINING_RUNTIMES)
-    if isinstance(sights.denied, Unseen):
-        return "nothing was tried, since it isn't known what we may do"
-    if denied := [right for right in sights.denied if right.resource in tried]:
-        return f"nothing was tried, since we may not {describe_rights(denied)}"
-    plurals = sights.served.get(TRAINJOBS.group, ServedGroup()).plurals
-    if missing := [one.plural for one in tried if one.plural not in plurals]:
-        return f"nothing was tried, since {' and '.join(missing)} are not served"
-    return None
-
-
 def derive_namespace(sights: Sights) -> Finding:
     """It is there, and the queue takes jobs from it."""
     namespace, name = sights.namespace, sights.terms.namespace

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
@@ -111,7 +109,7 @@ def derive_multikueue(sights: Sights) -> Finding:
     checks, answer = sights.queue.checks, sights.trial.trainjob
     if isinstance(checks, Unseen):
         return doubt_unseen("the queue's checks", checks)
-    if found := _find_multikueue(checks):
+    if found := find_multikueue(sights):
         return refute(f"AdmissionCheck {found} is MultiKueue's", cure)
     if not isinstance(answer, Unseen):
         manager = fields.text(answer, "spec", "managedBy")
@@ -120,7 +118,9 @@ def derive_multikueue(sights: Sights) -> Finding:
     return confirm("no check of the queue and no manager sends jobs elsewhere")
 
 
-def _find_multikueue(checks: Mapping[str, Raw | None]) -> str | None:
+def find_multikueue(sights: Sights) -> str | None:
+    """A check of the queue that sends jobs to other clusters; None when there is none, or none can be seen."""
+    checks = {} if isinstance(sights.queue.checks, Unseen) else sights.queue.checks
     for name, check in checks.items():
         if fields.text(check, "spec", "controllerName") == words.MULTIKUEUE_CONTROLLER:
             return name

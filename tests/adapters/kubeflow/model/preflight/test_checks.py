@@ -13,11 +13,9 @@ from airflow_provider_dispatch.adapters.kubeflow.model.preflight import (
     CHECKS,
     OF_A_QUEUE,
     derive_preflight,
-    is_way_free,
     list_checks,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.access import Right
-from airflow_provider_dispatch.adapters.kubeflow.model.preflight.entry import explain_untried
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import (
     PolicySight,
     ServedGroup,
@@ -25,6 +23,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import (
     TrialSight,
     Unseen,
 )
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.trying import explain_untried, is_way_free
 from airflow_provider_dispatch.adapters.kubeflow.model.queue_fit import RoleRequest
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS, WORKLOADS
 from airflow_provider_dispatch.core.capabilities import Answer, Source
@@ -387,6 +386,11 @@ def test_what_is_good_is_told_by_what_was_seen(name: str, sights: Sights, reason
         (scene(denied=DENIED), "it isn't known what we may do"),
         (scene(denied=(Right(TRAINJOBS, "delete"),)), "we may not delete trainjobs.trainer.kubeflow.org"),
         (scene(served=HALF), "trainjobs are not served"),
+        (
+            queue(checks={"far": at.check(words.MULTIKUEUE_CONTROLLER)}),
+            "AdmissionCheck far sends jobs to other clusters",
+        ),
+        (queue(checks=DENIED), None),
         (scene(served={}), "trainjobs and trainingruntimes are not served"),
     ],
 )
