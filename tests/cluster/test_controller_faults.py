@@ -79,7 +79,8 @@ class Placeholder:
     def _claim(self) -> None:
         stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 15, "renewTime": stamp}
-        self._api.apply({**COMPETITORS_LEASE, "spec": spec})
+        metadata = {**COMPETITORS_LEASE["metadata"], "annotations": {words.HOLDER_ANNOTATION: "nobody"}}
+        self._api.apply({**COMPETITORS_LEASE, "metadata": metadata, "spec": spec})
 
 
 @dataclass

@@ -8,7 +8,7 @@ execution beside a first finds the lock taken and says so, and :meth:`tests.cont
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -18,14 +18,18 @@ import pytest
 from airflow_provider_dispatch.core.identity import build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.bed import Bed
+from tests.cluster.testbed.instance import is_ready
 from tests.contract.stage import soon
 from tests.contract.stage_kubeflow import KubeflowStage
 
 LONELY = "node-2"
 ON_LONELY = "dispatch-on-node-2"
 JOBSET = "jobset.x-k8s.io/v1alpha2"
+SMALL = {"cpu": "100m"}
+"""A quarter of the queue."""
 QUIET_SECONDS = 8.0
 """Long enough for a new execution to start, if one may."""
 
@@ -94,10 +98,18 @@ async def run_lonely(at: KubeflowStage, **more: Any) -> tuple[JobRef, Hands]:
 
 
 async def run(at: KubeflowStage, *behaviour: str, **more: Any) -> tuple[JobRef, Hands]:
-    queue = {} if at.is_plain else {"queue": "q", "resources": {"cpu": "100m"}}
+    queue = {} if at.is_plain else {"queue": "q", "resources": SMALL}
     ref = await at.run(at.spec(*(behaviour or ("run",)), **queue, **more))
     await at.begun(ref, 1_000_001)
     return ref, Hands(at, ref)
+
+
+async def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    await asyncio.to_thread(Waiter().wait_for, is_so, timeout_seconds=60, what=what)
+
+
+def is_ending(pods: list[dict[str, Any]]) -> bool:
+    return bool(pods) and all("deletionTimestamp" in pod["metadata"] for pod in pods)
 
 
 async def goes_on(at: KubeflowStage, ref: JobRef, executions: int) -> list[int]:
@@ -134,7 +146,8 @@ def test_a_preempted_job_whose_node_is_silent_waits_for_it(stage: KubeflowStage)
     async def scenario(at: KubeflowStage) -> None:
         ref, hands = await run_lonely(at, priority="low")
         at.bed.pause(LONELY)
-        other = await at.start(at.spec("run", queue="q", priority="high", nodes=4, resources={"cpu": "100m"}))
+        await wait_until(lambda: not is_ready(at.bed.api.get("Node", LONELY)), f"{LONELY} to be known as silent")
+        other = await at.start(at.spec("run", queue="q", priority="high", nodes=4, resources=SMALL))
         await at.adapter.open(other, deadline=soon())
         await at.reach(other, State.RUNNING)
         await at.adapter.stop(other.job, reason="room again", deadline=soon())
@@ -155,7 +168,7 @@ def test_a_stop_names_the_pod_of_a_silent_node_and_the_next_submission_waits_for
         left = " ".join(f"{one.object} {one.detail}" for one in (*report.alive, *report.unproven))
         assert pod["metadata"]["name"] in left
         assert LONELY in left
-        again = await at.start(at.spec("run", queue="q", resources={"cpu": "100m"}), job=ref.job, submission=2)
+        again = await at.start(at.spec("run", queue="q", resources=SMALL), job=ref.job, submission=2)
         await at.adapter.open(again, deadline=soon())
         await hands.quiet([1_000_001])
         await asyncio.to_thread(at.bed.resume, LONELY)
@@ -170,6 +183,7 @@ def test_a_pod_that_was_force_deleted_on_a_silent_node_is_unproven_until_the_nod
         ref, hands = await run_lonely(at)
         at.bed.pause(LONELY)
         hold = await at.hold(ref)
+        await wait_until(lambda: is_ending(hands.pods()), "the pod to be asked to end")
         (pod,) = hands.pods()
         hands.force_delete(pod)
         await hands.quiet([1_000_001])
@@ -184,7 +198,7 @@ def test_a_pod_that_was_force_deleted_on_a_silent_node_is_unproven_until_the_nod
 
 def test_a_restart_waits_for_a_rank_that_cannot_end(stage: KubeflowStage) -> None:
     async def scenario(at: KubeflowStage) -> None:
-        steady, lonely = at.role("run", name="steady"), at.role("run", name="lonely")
+        steady, lonely = (at.role("run", name=name, resources=SMALL) for name in ("steady", "lonely"))
         ref = await at.run(at.roles(steady, lonely, max_restarts=2, queue="q", runtime=ON_LONELY))
         await at.begun(ref, 1_000_001)
         hands = Hands(at, ref)
@@ -277,8 +291,8 @@ def test_a_pod_that_is_deleted_by_hand_is_replaced_under_a_higher_epoch_or_ends_
 
 def test_a_finished_initializer_blocks_nothing(stage: KubeflowStage) -> None:
     async def scenario(at: KubeflowStage) -> None:
-        fetch = at.role("exit", "0", name="fetch")
-        train = at.role("run", name="train", after=[{"role": "fetch", "when": "complete"}])
+        fetch = at.role("exit", "0", name="fetch", resources=SMALL)
+        train = at.role("run", name="train", resources=SMALL, after=[{"role": "fetch", "when": "complete"}])
         ref = await at.run(at.roles(fetch, train, leading_role="train", queue="q"))
         hold = await at.hold(ref)
         await at.reach(ref, State.HELD)
@@ -295,7 +309,7 @@ def test_a_new_submission_waits_for_the_dying_pods_of_the_old(stage: KubeflowSta
         ref, _ = await run(at, "slow", "6", grace_period=20, nodes=2)
         await at.tell(ref, "exit 3", rank=1)
         await at.reach(ref, State.FAILED)
-        spec = at.spec("run", queue="q", nodes=2, resources={"cpu": "100m"})
+        spec = at.spec("run", queue="q", nodes=2, resources=SMALL)
         again = await at.run(spec, job=ref.job, submission=2)
         await at.begun(again, 2_000_001)
         assert at.epochs(ref.job) == [1_000_001, 2_000_001]

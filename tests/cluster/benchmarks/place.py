@@ -110,7 +110,7 @@ class Place:
             async for seen in self.adapter.watch([ref]):
                 if seen.state is state:
                     return seen
-            raise RuntimeError(f"the job ended before it was {state}")
+            raise RuntimeError(f"the job ended before it was {state}: {seen}")
 
         return await asyncio.wait_for(look(), PATIENCE_SECONDS)
 

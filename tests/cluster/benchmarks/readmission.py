@@ -28,6 +28,7 @@ from tests.cluster.testbed.bed import Bed
 AIM_MS = 250.0
 SLOW_TO_END = ["python3", "-u", "-c", "import time, signal; signal.signal(15, signal.SIG_IGN); time.sleep(3600)"]
 GRACE_SECONDS = 10
+TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass
@@ -48,9 +49,12 @@ class _Log:
     all_gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note_pod(self, kind: str, pod: Raw) -> None:
+        """A pod is over when its phase says so, a moment before its object goes."""
         if self.ready:
             return
-        if kind == "DELETED":
+        if kind == "DELETED" or fields.text(pod, "status", "phase") in TERMINAL_PHASES:
+            if fields.uid(pod) not in self.pods:
+                return
             self.pods.discard(fields.uid(pod))
             self.last_gone = time.perf_counter()
             if not self.pods:

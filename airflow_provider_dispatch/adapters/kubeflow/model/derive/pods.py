@@ -141,12 +141,15 @@ class Rank:
         return self.is_started and not self.has_ended
 
 
-def read_ranks(pods: Iterable[Raw], signalled_from: datetime | None) -> tuple[Rank, ...]:
+def read_ranks(
+    pods: Iterable[Raw], signalled_from: datetime | None, resumed_at: datetime | None = None
+) -> tuple[Rank, ...]:
     """All pods, in an order that depends on nothing but themselves.
 
     :param signalled_from: since when the execution was asked to end; None while it is wanted.
+    :param resumed_at: when the job was last resumed. What it left behind then was asked to end before.
     """
-    ranks = (_read_rank(pod, signalled_from) for pod in pods)
+    ranks = (_read_rank(pod, _find_signal(pod, signalled_from, resumed_at)) for pod in pods)
     return tuple(sorted(ranks, key=lambda rank: (rank.role, rank.rank, rank.uid, rank.name)))
 
 
@@ -219,6 +222,14 @@ def _read_rank(pod: Raw, signalled_from: datetime | None) -> Rank:
         message=fields.text(pod, "status", "message"),
         signalled_from=signalled_from,
     )
+
+
+def _find_signal(pod: Raw, signalled_from: datetime | None, resumed_at: datetime | None) -> datetime | None:
+    """A pod's own stamp doesn't tell: the kubelet's last delete, once the process is over, moves it behind the end."""
+    made = fields.moment(pod, "metadata", "creationTimestamp")
+    if made is None or resumed_at is None or made >= resumed_at or not fields.is_deleting(pod):
+        return signalled_from
+    return made
 
 
 def _sort_containers(pod: Raw) -> list[Raw]:

@@ -23,6 +23,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.derive.trainjob import (
     read_trainjob,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import RecordedPod
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Condition
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_record import merge_workload_hold
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
@@ -127,7 +128,12 @@ def read_scene(objects: ObjectSet, now: datetime, ref: JobRef | None) -> Scene:
     submission = reading.submission
     standing = workload.read_standing(objects.workload)
     holds = merge_workload_hold(submission.holds, objects.workload)
-    ranks = read_ranks(objects.pods, _derive_signalled_from(holds, submission, standing))
+    suspended = fields.conditions(objects.trainjob).get(words.TRAINJOB_SUSPENDED)
+    ranks = read_ranks(
+        objects.pods,
+        _derive_signalled_from(holds, submission, standing, suspended),
+        suspended.at if suspended is not None and not suspended.is_true else None,
+    )
     jobset_standing = jobset.read_standing(objects.jobset)
     present = find_present(ranks, jobset_standing)
     return Scene(
@@ -165,10 +171,13 @@ def _guess_ref(objects: ObjectSet, ledger: Ledger) -> JobRef:
     return JobRef(job, number, words.BACKEND, objects.namespace)
 
 
-def _derive_signalled_from(holds: HoldBook, submission: Submission, standing: workload.Standing) -> datetime | None:
-    """Since when the execution is asked to end: the first of hold, stop and eviction that still stands."""
+def _derive_signalled_from(
+    holds: HoldBook, submission: Submission, standing: workload.Standing, suspended: Condition | None
+) -> datetime | None:
+    """Since when the execution is asked to end: the first of hold, stop, eviction and suspension that still stands."""
     stamps = [hold.since for hold in holds.active]
     stamps += [submission.stop.at] if submission.stop is not None else []
     evicted = standing.evicted
-    stamps += [evicted.at] if evicted is not None and evicted.at is not None else []
+    conditions = (evicted, suspended if suspended is not None and suspended.is_true else None)
+    stamps += [condition.at for condition in conditions if condition is not None and condition.at is not None]
     return min(stamps, default=None)

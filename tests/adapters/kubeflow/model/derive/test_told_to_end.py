@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,16 @@ from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import E
 from airflow_provider_dispatch.adapters.kubeflow.model.submission import dump
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, Hold, HoldBook
 from airflow_provider_dispatch.core.state import Cause, State
-from tests.adapters.kubeflow.model.derive.builders import NOW, condition, derive, pod, trainjob, workload
+from tests.adapters.kubeflow.model.derive.builders import (
+    NOW,
+    Manifest,
+    condition,
+    derive,
+    jobset,
+    pod,
+    trainjob,
+    workload,
+)
 
 HELD = dump(HoldBook((Hold(1, "k", Actor(ActorKind.HUMAN, "ann"), "why", NOW - timedelta(seconds=30)),), 1))
 COMPLETE = condition("Complete", reason="AllJobsCompleted", at=20)
@@ -44,3 +54,31 @@ def test_a_job_is_held_when_the_end_of_its_pods_is_noted_so_that_it_stays_held_w
     job = trainjob(suspend=True, holds=HELD, execution=record.to_json())
     for left in (pod(0, phase="Failed", exit=143, finished=22, deleted=25), None):
         assert derive(job, workload(active=False), left).state is state
+
+
+def kill(**more: Any) -> Manifest:
+    """A rank that took its whole grace. The kubelet's last delete has put its own moment over the first one."""
+    return pod(0, phase="Failed", exit=137, finished=21, deleted=20, grace=0, **more)
+
+
+@pytest.mark.parametrize("queue", ["lq", ""])
+def test_a_rank_that_was_killed_while_its_job_is_suspended_is_no_failure(queue) -> None:
+    suspended = trainjob(condition("Suspended", reason="Suspended", at=30), suspend=True, queue=queue)
+    waiting = workload(condition("QuotaReserved", is_true=False, reason="Pending", at=25)) if queue else None
+    seen = derive(suspended, waiting, kill())
+    assert not seen.has_ended
+    assert seen.state is (State.QUEUED if queue else State.STARTING)
+
+
+@pytest.mark.parametrize("queue", ["lq", ""])
+def test_what_an_execution_left_behind_is_no_failure_of_the_next(queue) -> None:
+    resumed = trainjob(condition("Suspended", is_true=False, reason="Resumed", at=20), queue=queue)
+    admitted = workload(condition("QuotaReserved", at=22), condition("Admitted", at=20)) if queue else None
+    assert derive(resumed, admitted, kill()).state is State.STARTING
+
+
+def test_a_rank_that_failed_since_the_job_was_resumed_has_failed_also_while_its_object_goes() -> None:
+    resumed = trainjob(condition("Suspended", is_true=False, reason="Resumed", at=40))
+    admitted = workload(condition("QuotaReserved", at=42), condition("Admitted", at=40))
+    seen = derive(resumed, admitted, jobset(), kill(created=39))
+    assert (seen.state, seen.cause) == (State.FAILED, Cause.EXITED)
