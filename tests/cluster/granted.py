@@ -15,10 +15,14 @@ from pathlib import Path
 
 from airflow_provider_dispatch.adapters.kubeflow.setup.rendering import build_manifests, build_namespace_manifests
 from airflow_provider_dispatch.adapters.kubeflow.setup.terms import Account, JobsNamespace, SetupTerms
+from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.set_up import apply, write_kubeconfig
+from tests.cluster.testbed.api import Api, ApiError
 from tests.cluster.testbed.bed import Bed
+from tests.cluster.testbed.objects import TRAINER_VERSION
 
 RIGHTS_VARIABLE = "DISPATCH_TEST_RIGHTS"
+FORBIDDEN = 403
 CALLER = Account("default", "contract")
 TERMS = SetupTerms((JobsNamespace(CALLER.namespace, (CALLER,)),), watches_all=True)
 
@@ -38,6 +42,21 @@ class Grants:
     async def extend(self, namespace: str) -> None:
         """Let the caller start jobs in one more namespace."""
         await apply(self.bed, build_namespace_manifests(TERMS, JobsNamespace(namespace, (CALLER,))))
+        await asyncio.to_thread(self._await_rights, namespace)
+
+    def _await_rights(self, namespace: str) -> None:
+        """The API server looks for bindings in a cache."""
+        api = Api(self.caller)
+
+        def is_let_in() -> bool:
+            try:
+                api.get("TrainJob", namespace=namespace, version=TRAINER_VERSION)
+            except ApiError as error:
+                assert error.status == FORBIDDEN, error
+                return False
+            return True
+
+        Waiter().wait_for(is_let_in, timeout_seconds=20, what=f"the rights in {namespace}")
 
 
 def are_wanted() -> bool:
