@@ -157,13 +157,9 @@ class Writer:
     # -- the check ---------------------------------------------------------------------------------------------------
 
     async def apply_check(self, actions: Sequence[CheckAction], trainjob: Raw, workload: Raw) -> None:
-        """Say what the check has to say, A before Ready."""
+        """Say what the check has to say; A, if it is raised, was written before."""
         for action in actions:
             match action:
-                case RaiseAdmissions(a, key):
-                    notes = {words.ADMISSIONS_ANNOTATION: str(a), words.ADMISSION_KEY_ANNOTATION: key}
-                    trainjob = await self.annotate(trainjob, notes)
-                    self._journal.tell(trainjob, Decision.ADMISSION_RAISED, f"A is {a} for the reservation {key}")
                 case SetCheckReady(message):
                     await self._set_check(workload, words.CHECK_READY, message)
                     self._journal.tell(trainjob, Decision.CHECK_READY, message)
@@ -173,7 +169,7 @@ class Writer:
                 case SetCheckRetry(message):
                     await self._set_check(workload, words.CHECK_RETRY, message)
                     self._journal.tell(trainjob, Decision.CHECK_RETRY, message)
-                case Wait():
+                case RaiseAdmissions() | Wait():
                     pass
                 case _:
                     assert_never(action)
@@ -209,9 +205,24 @@ class Writer:
 
     # -- the record --------------------------------------------------------------------------------------------------
 
-    async def write_record(self, trainjob: Raw, record: ExecutionRecord) -> Raw:
-        """Write the execution record on the TrainJob that was judged; the TrainJob after it."""
-        return await self.annotate(trainjob, {words.RECORD_ANNOTATION: record.to_json()})
+    async def write_record(
+        self, trainjob: Raw, record: ExecutionRecord | None, raised: RaiseAdmissions | None = None
+    ) -> Raw:
+        """Write the execution record and a raised A in one write; the TrainJob after it.
+
+        :param trainjob: that was judged.
+        :param record: None where it stays as it is.
+        """
+        notes = {words.RECORD_ANNOTATION: record.to_json()} if record is not None else {}
+        if raised is not None:
+            notes |= {words.ADMISSIONS_ANNOTATION: str(raised.a), words.ADMISSION_KEY_ANNOTATION: raised.key}
+        if not notes:
+            return trainjob
+        trainjob = await self.annotate(trainjob, notes)
+        if raised is not None:
+            said = f"A is {raised.a} for the reservation {raised.key}"
+            self._journal.tell(trainjob, Decision.ADMISSION_RAISED, said)
+        return trainjob
 
     async def write_ledger(
         self, trainjob: Raw, ledger_object: Raw | None, ledger: Ledger, record: ExecutionRecord

@@ -14,13 +14,18 @@ from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import Co
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import EMPTY_RECORD, ExecutionRecord
 from airflow_provider_dispatch.adapters.kubeflow.model.fence import FencePlan, decide_fence
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import HoldAction, decide_hold_sync
-from airflow_provider_dispatch.adapters.kubeflow.model.readmission import CheckAction, Wait, decide_check
+from airflow_provider_dispatch.adapters.kubeflow.model.readmission import (
+    CheckAction,
+    RaiseAdmissions,
+    Wait,
+    decide_check,
+)
 from airflow_provider_dispatch.controller.reading import Situation
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is to be written, in this order: the hold; the record and its copy; the check; the lifts.
+    """What is to be written, in this order: the hold; the record with A; its copy; the check; the lifts.
 
     :param ledger_record: what the ledger must say before anything is lifted; None when it says so, or when a later
         submission has it now.
@@ -35,6 +40,11 @@ class Judgement:
     def check_writes(self) -> tuple[CheckAction, ...]:
         """What the check has to say, waiting left out."""
         return tuple(action for action in self.check if not isinstance(action, Wait))
+
+    @property
+    def raised(self) -> RaiseAdmissions | None:
+        """A for the present reservation, where the check raises it. It stands on the TrainJob, like the record."""
+        return next((action for action in self.check if isinstance(action, RaiseAdmissions)), None)
 
     @property
     def is_quiet(self) -> bool:

@@ -131,11 +131,10 @@ class Loop:
             await self._lift(situation, judgement.plan, trainjob)
 
     async def _write_record(self, situation: Situation, judgement: Judgement) -> Raw:
-        """Record before lift, in both places; the TrainJob after it."""
-        writer, journal, trainjob = self._office.writer, self._office.journal, situation.trainjob
-        record = judgement.plan.record
+        """Record before lift, in both places, and A before Ready; the TrainJob after it."""
+        writer, journal, record = self._office.writer, self._office.journal, judgement.plan.record
+        trainjob = await writer.write_record(situation.trainjob, record, judgement.raised)
         if record is not None:
-            trainjob = await writer.write_record(trainjob, record)
             is_start = bool(judgement.plan.lifts)
             journal.tell(trainjob, Decision.RECORDED if is_start else Decision.PODS_NOTED, f"R is {record.r}")
         if judgement.ledger_record is not None:

@@ -45,9 +45,16 @@ def lonely_runtime(controlled_bed: Bed) -> Iterator[None]:
     controlled_bed.api.delete(runtime)
 
 
+class PatientStage(KubeflowStage):
+    """A node proves a death once it has been Ready again for a while."""
+
+    patience = timedelta(seconds=150)
+    limit = timedelta(seconds=300)
+
+
 @pytest.fixture
 def stage(controlled_bed: Bed) -> Iterator[KubeflowStage]:
-    yield KubeflowStage(controlled_bed, {"q": {"cpu": "400m"}})
+    yield PatientStage(controlled_bed, {"q": {"cpu": "400m"}})
     controlled_bed.resume(LONELY)
 
 

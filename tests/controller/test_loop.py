@@ -5,6 +5,7 @@ import pytest
 
 from airflow_provider_dispatch.adapters.kubeflow.errors import AnswerLostError, StaleObjectError
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CONFIG_MAPS,
     NODES,
@@ -178,6 +179,28 @@ async def test_old_pod_keeps_the_check_pending_and_is_named(world: World):
     requests = len(world.client.requests)
     assert await replica.loop.look(UID) == pytest.approx(5.0)
     assert len(world.client.requests) == requests
+
+
+@asynchronous
+async def test_the_last_deaths_and_the_next_a_are_one_write(world: World):
+    world.place_admitted_job()
+    replica = await world.start_replica()
+    await replica.loop.look(UID)
+    for pod in world.client.peek_all(PODS):
+        world.client.put(PODS, pod | {"status": {**pod["status"], "phase": "Failed"}})
+    world.reserve(at=2)
+    world.client.put(TRAINJOBS, world.trainjob() | {"spec": {**world.trainjob()["spec"], "suspend": True}})
+    await show(replica)
+    before = len(world.client.requests)
+
+    world.pass_time(3)
+    await replica.loop.look(UID)
+
+    assert (world.check()["state"], world.note(words.ADMISSIONS_ANNOTATION)) == ("Ready", "2")
+    record = ExecutionRecord.from_json(world.note(words.RECORD_ANNOTATION) or "")
+    assert all(pod.is_dead for pod in record.pods)
+    writes = [one.resource for one in world.client.requests[before:] if one.verb == "patch"]
+    assert writes[:3] == [TRAINJOBS, CONFIG_MAPS, WORKLOADS]
 
 
 @asynchronous
