@@ -45,6 +45,7 @@ LEASE_FLAGS = (
     *("--pod-grace-seconds", "4"),
 )
 QUIET_SECONDS = 3.0
+matrix = pytest.mark.matrix
 MANY_DEATHS = timedelta(seconds=240)
 COMPETITORS_LEASE: Manifest = {
     "apiVersion": "coordination.k8s.io/v1",
@@ -304,7 +305,7 @@ class TestKilled:
 
         stage.play(scenario)
 
-    @pytest.mark.parametrize("is_carried_out", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize("is_carried_out", [pytest.param(False, marks=matrix), True], ids=["before", "after"])
     @pytest.mark.parametrize("step", list(Step), ids=lambda step: step.name.lower())
     def test_at_a_step(
         self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage, step: Step, is_carried_out: bool
@@ -324,6 +325,7 @@ class TestKilled:
 
         stage.play(scenario)
 
+    @matrix
     def test_at_every_write(self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage) -> None:
         """Once in each admission; every other time it was carried out."""
 
@@ -371,6 +373,7 @@ MISLED = {
 
 
 class TestMisled:
+    @matrix
     def test_every_write_goes_wrong_once(self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage) -> None:
         """Several jobs at once, those of each one in another way."""
 
@@ -453,13 +456,13 @@ class TestStopped:
     @pytest.mark.parametrize(
         ("step", "is_held"),
         [
-            (Step.A, False),
-            (Step.CHECK, False),
+            pytest.param(Step.A, False, marks=matrix),
+            pytest.param(Step.CHECK, False, marks=matrix),
             (Step.CHECK, True),
-            (Step.RECORD, False),
-            (Step.RECORD, True),
+            pytest.param(Step.RECORD, False, marks=matrix),
+            pytest.param(Step.RECORD, True, marks=matrix),
             (Step.LIFT, False),
-            (Step.LIFT, True),
+            pytest.param(Step.LIFT, True, marks=matrix),
         ],
         ids=lambda value: value.name.lower() if isinstance(value, Step) else "held" if value else "running",
     )

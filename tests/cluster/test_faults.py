@@ -47,6 +47,7 @@ from tests.contract.stage import ANN, new_job, soon
 from tests.contract.stage_kubeflow import KubeflowStage
 from tests.contract.stage_processes import wait_until
 
+matrix = pytest.mark.matrix
 FIRST, SECOND = 1_000_001, 1_000_002
 OUTAGE_SECONDS = 120.0
 RECOVERY = timedelta(seconds=120)
@@ -304,7 +305,7 @@ def stop_component(controlled_bed: Bed) -> Iterator[Callable[[str], None]]:
         controlled_bed.start_component(name)
 
 
-@pytest.mark.parametrize("component", ["kueue", "trainer"])
+@pytest.mark.parametrize("component", ["kueue", pytest.param("trainer", marks=matrix)])
 def test_a_webhook_that_is_away_delays_and_doubles_nothing(
     stage: KubeflowStage, stop_component: Callable[[str], None], component: str
 ) -> None:
@@ -514,7 +515,10 @@ EDITS: dict[str, dict[str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("annotations", EDITS.values(), ids=EDITS.keys())
+@pytest.mark.parametrize(
+    "annotations",
+    [pytest.param(edit, id=name, marks=[] if name == "record" else matrix) for name, edit in EDITS.items()],
+)
 def test_what_was_edited_behind_our_back_is_made_up_for(
     stage: KubeflowStage, annotations: dict[str, str | None]
 ) -> None:
@@ -529,7 +533,14 @@ def test_what_was_edited_behind_our_back_is_made_up_for(
     stage.play(scenario)
 
 
-@pytest.mark.parametrize("name", [words.RECORD_ANNOTATION, words.CLOCKS_ANNOTATION, words.HOLDS_ANNOTATION])
+@pytest.mark.parametrize(
+    "name",
+    [
+        words.RECORD_ANNOTATION,
+        pytest.param(words.CLOCKS_ANNOTATION, marks=matrix),
+        pytest.param(words.HOLDS_ANNOTATION, marks=matrix),
+    ],
+)
 def test_what_cannot_be_read_is_not_guessed_at_and_may_be_mended(stage: KubeflowStage, name: str) -> None:
     """A job whose books somebody has spoilt runs on, is told as it is, and can be stopped; mended, it goes on."""
 

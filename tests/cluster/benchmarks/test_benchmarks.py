@@ -20,7 +20,10 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize(
+    "subject",
+    [pytest.param(name, marks=[] if name in ("requests", "readmission") else pytest.mark.matrix) for name in SUBJECTS],
+)
 def test_a_subject_can_be_measured(controlled_bed: Bed, subject):
     document = measure_all(controlled_bed, [subject], TINY)
     assert document["not_measured"] == {}
@@ -31,6 +34,7 @@ def test_a_subject_can_be_measured(controlled_bed: Bed, subject):
     assert json.loads(json.dumps(document))["machine"]["load_at_the_end"]
 
 
+@pytest.mark.matrix
 def test_a_subject_that_fails_is_named_and_the_others_are_measured(controlled_bed: Bed):
     document = measure_all(controlled_bed, ["crowd", "fence"], Sizes(waiting=(), window_seconds=0.1, pods=(1,)))
     assert list(document["not_measured"]) == ["crowd"]
