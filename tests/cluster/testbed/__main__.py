@@ -131,7 +131,8 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in PLAIN.items():
         plain = commands.add_parser(name, help=command.__doc__)
-        plain.add_argument("--instance", type=int, help=INSTANCE_HELP)
+        if command is down:
+            plain.add_argument("--instance", type=int, help=INSTANCE_HELP)
         plain.set_defaults(run=command)
     for name, metavar in VERBS.items():
         verb = commands.add_parser(name)
