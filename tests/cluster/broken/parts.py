@@ -15,13 +15,14 @@ from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.broken.access import ADMISSION
 from tests.cluster.broken.place import SOON_SECONDS, Breakage, Connection, Place
 from tests.cluster.set_up import TRAINER
-from tests.cluster.testbed.api import ApiError, Manifest
+from tests.cluster.testbed.api import NOT_FOUND, ApiError, Manifest
 from tests.cluster.testbed.objects import RUNTIME
 
 KINDS = "apiextensions.k8s.io/v1"
 KIND = "CustomResourceDefinition"
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 KUEUE_GROUP, TRAINER_GROUP, JOBSET_GROUP = "kueue.x-k8s.io", "trainer.kubeflow.org", "jobset.x-k8s.io"
+COMPONENTS = {KUEUE_GROUP: "kueue", TRAINER_GROUP: "trainer", JOBSET_GROUP: "jobset"}
 
 
 def shared(break_it: Callable[[Place], AbstractContextManager[Connection]]) -> Breakage:
@@ -169,6 +170,7 @@ def with_versions(group: str, *kinds: str, served: tuple[str, ...] = ()) -> Brea
     def breakage(place: Place) -> Iterator[Connection]:
         plurals = kinds or list_kinds(place, group)
         with ExitStack() as stack:
+            stack.callback(restart, place, group, list_served(place, group))
             for plural in plurals:
                 name = f"{plural}.{group}"
                 spec = place.api.get(KIND, name, version=KINDS)["spec"]
@@ -180,17 +182,17 @@ def with_versions(group: str, *kinds: str, served: tuple[str, ...] = ()) -> Brea
     return shared(breakage)
 
 
+def restart(place: Place, group: str, served: dict[str, set[str]]) -> None:
+    """Its part of the cluster would look for its kinds less and less often."""
+    Waiter().wait_for(
+        lambda: list_served(place, group) == served, timeout_seconds=SOON_SECONDS, what=f"the kinds of {group}"
+    )
+    place.bed.restart_component(COMPONENTS[group])
+
+
 def list_kinds(place: Place, group: str) -> tuple[str, ...]:
     specs = [one["spec"] for one in place.api.get(KIND, version=KINDS)["items"]]
     return tuple(spec["names"]["plural"] for spec in specs if spec["group"] == group)
-
-
-@contextmanager
-def without_jobsets(place: Place) -> Iterator[Connection]:
-    """The kind is gone, not only unserved."""
-    with place.missing(KIND, f"jobsets.{JOBSET_GROUP}", version=KINDS):
-        await_served(place, JOBSET_GROUP, ("jobsets",), ())
-        yield {}
 
 
 def with_stranger(group: str, kind: str, plural: str) -> Breakage:
@@ -235,19 +237,23 @@ def await_served(place: Place, group: str, plurals: tuple[str, ...], versions: t
     """Until the API server serves these kinds in these versions and in no other."""
 
     def is_so() -> bool:
-        try:
-            served = list_served(place, group)
-        except ApiError:
-            # A version went between two questions.
-            return False
+        served = list_served(place, group)
         return all({version for version in served if plural in served[version]} == set(versions) for plural in plurals)
 
     Waiter().wait_for(is_so, timeout_seconds=SOON_SECONDS, what=f"{', '.join(plurals)} in {versions or 'no version'}")
 
 
 def list_served(place: Place, group: str) -> dict[str, set[str]]:
-    """Version → plurals."""
+    """Version → plurals. A version may go between two questions."""
     groups = place.api.request("GET", "/apis")["groups"]
-    paths = [version["groupVersion"] for one in groups if one["name"] == group for version in one["versions"]]
-    found = {path: place.api.request("GET", f"/apis/{path}")["resources"] for path in paths}
-    return {path.partition("/")[2]: {one["name"] for one in resources} for path, resources in found.items()}
+    versions = [version["version"] for one in groups if one["name"] == group for version in one["versions"]]
+    return {version: list_plurals(place, f"/apis/{group}/{version}") for version in versions}
+
+
+def list_plurals(place: Place, path: str) -> set[str]:
+    try:
+        return {one["name"] for one in place.api.request("GET", path)["resources"]}
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return set()

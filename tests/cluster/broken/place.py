@@ -36,7 +36,7 @@ from tests.cluster.testbed.foreign import ForeignBed
 
 Connection: TypeAlias = Mapping[str, object]
 CALL = timedelta(seconds=30)
-PROBE_SECONDS = 1.0
+PROBE_SECONDS = 0.5
 """Where the probe itself is not the matter. On a cluster that is good it is seen at once."""
 RECOVERY_SECONDS = 90.0
 """For a cluster whose parts were away: they wait longer and longer between two tries."""
@@ -115,9 +115,16 @@ class Place:
         return found
 
     def await_nothing_left(self) -> None:
+        """The garbage collector stands still for a while when kinds come and go."""
         Waiter().wait_for(
-            lambda: not self.list_leftovers(), timeout_seconds=SOON_SECONDS, what="the end of all that was tried"
+            lambda: not self.list_leftovers(), timeout_seconds=RECOVERY_SECONDS, what="the end of all that was tried"
         )
+
+    def clear(self) -> None:
+        """Whatever a failed test has left is no matter of the next one."""
+        for kind in ("TrainJob", "TrainingRuntime"):
+            for one in self.list_objects(kind, TRAINER):
+                self.api.delete(one)
 
     def await_health(self) -> None:
         """Until preflight proves the place again, which a breakage of parts that all share waits for."""

@@ -212,7 +212,6 @@ CONTROLLER = [
 ]
 
 MANIFESTS = ("apply the manifests",)
-LOG = ("look into its log",)
 KUEUE = [
     Row(
         "TrainJob integration off",
@@ -255,7 +254,7 @@ KUEUE = [
         parts.with_webhooks_that_lead_nowhere("kueue-mutating"),
         "kueue",
         ("doesn't answer",),
-        LOG,
+        ("controller of Kueue",),
     ),
     Row(
         "Kueue of an older API",
@@ -313,7 +312,7 @@ TRAINER = [
     ),
     Row(
         "no JobSets",
-        parts.shared(parts.without_jobsets),
+        parts.with_versions(parts.JOBSET_GROUP),
         "apis",
         ("jobsets.jobset.x-k8s.io/v1alpha2", "no such group"),
         ("JobSet 0.12",),

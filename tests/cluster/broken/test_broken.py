@@ -42,7 +42,7 @@ PERMISSIONS = list_permissions()
 
 
 @pytest.fixture(scope="module")
-def place(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def whole_place(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     bed.api.apply(*objects.build_shared_objects())
     with installed(bed, tmp_path_factory.mktemp("broken")) as made:
         rights = made.write_kubeconfig(made.terms.system_namespace, "controller")
@@ -53,6 +53,12 @@ def place(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]
             found = Place(made, controller, healthy, alone)
             found.await_health()
             yield found
+
+
+@pytest.fixture
+def place(whole_place: Place) -> Iterator[Place]:
+    yield whole_place
+    whole_place.clear()
 
 
 def build_connection(made: Installation, namespace: str, **fields: object) -> Connection:
@@ -103,7 +109,7 @@ def assert_line(line: str, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("permission", PERMISSIONS, ids=[str(one) for one in PERMISSIONS])
 def test_each_permission_is_missed(place: Place, permission: Permission) -> None:
     with without_permission(place, permission):
-        found = place.preflight()
+        found = place.preflight(probe_seconds=0)
     finding = found.checks["permissions"]
     assert finding.value is Answer.NO, list_alarms(found)
     assert_line(finding.reason, (f"may not {permission}",))
@@ -118,7 +124,7 @@ COLD = (
     "no ClusterRoleBinding",
     "expired token",
     "check of some flavors",
-    "Kueue down",
+    "Kueue's webhooks missing",
     "no TrainJobs",
 )
 """One of each kind: of what a start looks at by itself, and of what only its writes run into."""
@@ -129,7 +135,8 @@ def test_a_start_that_no_preflight_went_before_says_so_too(place: Place, row: Ro
     with row.broken(place) as changes, place.connected(**changes) as connection:
         refusal = str(fail_to_start(connection))
     assert_line(next(line for line in refusal.splitlines() if line.startswith(f"{row.check}: ")), row.seen + row.cure)
-    assert place.list_jobs() == []
+    # A private runtime may stay: the next try of this start goes on with it.
+    assert [job for job in place.list_jobs() if job.startswith("TrainJob")] == []
 
 
 BY_COMMAND = ("check of some flavors", "expired token", "no RoleBinding")
