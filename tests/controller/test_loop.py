@@ -448,21 +448,6 @@ async def test_runtime_without_owner_gets_it(world: World):
 
 
 @asynchronous
-async def test_plain_job_runs_again_once_its_pods_are_gone(world: World):
-    world.place_job(queue="")
-    world.place_jobset()
-    old = world.client.put(PODS, build_pod(0, deletionTimestamp="2026-03-01T12:00:00Z"))
-    replica = await world.start_replica()
-    await replica.loop.look(UID)
-    assert world.trainjob()["spec"]["suspend"] is True
-
-    world.client.drop(PODS, old["metadata"]["name"])
-    await show(replica)
-    await replica.loop.look(UID)
-    assert world.trainjob()["spec"]["suspend"] is False
-
-
-@asynchronous
 async def test_pod_of_the_same_name_is_not_the_one_that_was_recorded(world: World):
     world.place_admitted_job(pods=1)
     replica = await world.start_replica()
@@ -547,26 +532,6 @@ async def test_pod_let_loose_by_hand_is_doubted_when_it_vanishes(world: World):
     assert world.client.count("get", NODES) > 0
 
 
-HELD = {
-    "instance": 1,
-    "key": "k",
-    "actor": {"kind": "human", "id": "me"},
-    "reason": "",
-    "since": "2026-03-01T12:00:00Z",
-}
-
-
-@asynchronous
-async def test_held_plain_job_is_suspended(world: World):
-    world.place_job(queue="", notes={words.HOLDS_ANNOTATION: json.dumps({"active": [HELD], "last_instance": 1})})
-    trainjob = world.trainjob()
-    trainjob["spec"]["suspend"] = False
-    world.client.put(TRAINJOBS, trainjob)
-    replica = await world.start_replica()
-    await replica.loop.look(UID)
-    assert world.trainjob()["spec"]["suspend"] is True
-
-
 @asynchronous
 async def test_ready_that_outlived_its_reservation_is_taken_back(world: World):
     world.place_job()
@@ -585,24 +550,6 @@ async def test_ready_of_another_reservation_gives_the_quota_back(world: World):
     replica = await world.start_replica()
     await replica.loop.look(UID)
     assert (world.check()["state"], world.note(words.ADMISSIONS_ANNOTATION)) == ("Retry", "1")
-
-
-@asynchronous
-async def test_broken_plain_execution_is_suspended_so_that_its_rest_ends(world: World):
-    record = build_record(**{"pod-1-0": {"node": "n1"}, "pod-1-1": {"node": "n1"}})
-    world.place_job(queue="", notes={words.RECORD_ANNOTATION: record})
-    trainjob = world.trainjob()
-    trainjob["spec"]["suspend"] = False
-    world.client.put(TRAINJOBS, trainjob)
-    world.place_jobset()
-    world.client.put(PODS, build_pod(0))
-    world.place_pod(1, uid="replacement")
-    replica = await world.start_replica()
-
-    await replica.loop.look(UID)
-
-    assert world.trainjob()["spec"]["suspend"] is True
-    assert None in world.epochs()
 
 
 @asynchronous
