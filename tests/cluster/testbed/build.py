@@ -102,7 +102,7 @@ def run_go(arguments: Sequence[str], module: str, settings: Mapping[str, str] | 
     """Run ``go`` in the folder of a pinned module and return what it prints."""
     go = shutil.which("go")
     if go is None:
-        raise TestbedError("the testbed is built from Go modules: install Go 1.25 or newer")
+        raise TestbedError("the testbed is built from Go modules: install Go 1.26 or newer")
     return run_to_end([go, *arguments], env={**os.environ, **(settings or {})}, folder=pins.MODULES_FOLDER / module)
 
 
