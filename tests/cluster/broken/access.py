@@ -40,8 +40,10 @@ def with_kubeconfig(change: Callable[[Place, Manifest], None]) -> Breakage:
         change(place, kubeconfig)
         path = place.made.folder / f"{secrets.token_hex(4)}.kubeconfig"
         path.write_text(yaml.safe_dump(kubeconfig))
-        yield {"kubeconfig": str(path)}
-        path.unlink()
+        try:
+            yield {"kubeconfig": str(path)}
+        finally:
+            path.unlink()
 
     return breakage
 

@@ -78,8 +78,10 @@ class Place:
         about = {**self.connection, "probe_seconds": PROBE_SECONDS, **changes}
         copy = self.made.folder / f"{os.urandom(6).hex()}.kubeconfig"
         shutil.copyfile(str(about["kubeconfig"]), copy)
-        yield {**about, "kubeconfig": str(copy)}
-        copy.unlink()
+        try:
+            yield {**about, "kubeconfig": str(copy)}
+        finally:
+            copy.unlink()
 
     def preflight(self, **changes: object) -> Preflight:
         """What is said of a connection with these differences."""
