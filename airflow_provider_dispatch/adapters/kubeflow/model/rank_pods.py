@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
-from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import read_ranks
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import Wanted, read_ranks
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.core.identity import HIGHEST_R
 
@@ -19,7 +19,7 @@ def find_rank_pods(pods: Iterable[Raw], role: str, rank: int) -> dict[int, Raw]:
     """
     by_uid = {fields.uid(pod): pod for pod in pods}
     found: dict[int, Raw] = {}
-    for one in read_ranks(by_uid.values(), None):
+    for one in read_ranks(by_uid.values(), Wanted()):
         pod = by_uid[one.uid]
         epoch = fields.whole_number(fields.annotation(pod, words.EPOCH_ANNOTATION))
         if (one.role, one.rank) != (role, rank) or epoch is None:

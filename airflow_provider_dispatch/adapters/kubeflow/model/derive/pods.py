@@ -22,6 +22,8 @@ _SIGNALS_FROM = 128
 _LONGEST_GRACE = 31_536_000
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
+LATEST_NOTE = timedelta(seconds=5)
+"""How long after the first pods were made Trainer may note on its TrainJob that it has resumed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +143,23 @@ class Rank:
         return self.is_started and not self.has_ended
 
 
-def read_ranks(
-    pods: Iterable[Raw], signalled_from: datetime | None, resumed_at: datetime | None = None
-) -> tuple[Rank, ...]:
-    """All pods, in an order that depends on nothing but themselves.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is known of the execution that is wanted now, and of the wish to end it.
 
-    :param signalled_from: since when the execution was asked to end; None while it is wanted.
-    :param resumed_at: when the job was last resumed. What it left behind then was asked to end before.
+    :param admissions: A.
+    :param resumed_at: when the job was last resumed; None while it is suspended.
+    :param signalled_from: since when it was asked to end; None while it wasn't.
     """
-    ranks = (_read_rank(pod, _find_signal(pod, signalled_from, resumed_at)) for pod in pods)
+
+    admissions: int = 0
+    resumed_at: datetime | None = None
+    signalled_from: datetime | None = None
+
+
+def read_ranks(pods: Iterable[Raw], wanted: Wanted) -> tuple[Rank, ...]:
+    """All pods, in an order that depends on nothing but themselves."""
+    ranks = (_read_rank(pod, _find_signal(pod, wanted)) for pod in pods)
     return tuple(sorted(ranks, key=lambda rank: (rank.role, rank.rank, rank.uid, rank.name)))
 
 
@@ -224,12 +234,21 @@ def _read_rank(pod: Raw, signalled_from: datetime | None) -> Rank:
     )
 
 
-def _find_signal(pod: Raw, signalled_from: datetime | None, resumed_at: datetime | None) -> datetime | None:
-    """A pod's own stamp doesn't tell: the kubelet's last delete, once the process is over, moves it behind the end."""
+def _find_signal(pod: Raw, wanted: Wanted) -> datetime | None:
+    """Since when it was asked to end. What an earlier execution left behind was, before the present one began.
+
+    The pod's own stamp doesn't tell: the kubelet's last delete, once the process is over, moves it behind the end.
+    """
     made = fields.moment(pod, "metadata", "creationTimestamp")
-    if made is None or resumed_at is None or made >= resumed_at or not fields.is_deleting(pod):
-        return signalled_from
-    return made
+    return made if fields.is_deleting(pod) and _is_of_the_past(pod, made, wanted) else wanted.signalled_from
+
+
+def _is_of_the_past(pod: Raw, made: datetime | None, wanted: Wanted) -> bool:
+    """A tells it best. In plain mode beside a controller it isn't raised, and the time of the resume must do."""
+    a = fields.whole_number(fields.annotation(pod, words.ADMISSIONS_ANNOTATION))
+    if a is not None and a < wanted.admissions:
+        return True
+    return made is not None and wanted.resumed_at is not None and made < wanted.resumed_at - LATEST_NOTE
 
 
 def _sort_containers(pod: Raw) -> list[Raw]:

@@ -14,7 +14,13 @@ from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import jobset, workload
 from airflow_provider_dispatch.adapters.kubeflow.model.derive.execution import derive_identity, find_unproven
-from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import Rank, find_current, find_present, read_ranks
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.pods import (
+    Rank,
+    Wanted,
+    find_current,
+    find_present,
+    read_ranks,
+)
 from airflow_provider_dispatch.adapters.kubeflow.model.derive.trainjob import (
     Reading,
     build_absent,
@@ -23,7 +29,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.derive.trainjob import (
     read_trainjob,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import RecordedPod
-from airflow_provider_dispatch.adapters.kubeflow.model.fields import Condition
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.hold_record import merge_workload_hold
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
@@ -128,12 +134,7 @@ def read_scene(objects: ObjectSet, now: datetime, ref: JobRef | None) -> Scene:
     submission = reading.submission
     standing = workload.read_standing(objects.workload)
     holds = merge_workload_hold(submission.holds, objects.workload)
-    suspended = fields.conditions(objects.trainjob).get(words.TRAINJOB_SUSPENDED)
-    ranks = read_ranks(
-        objects.pods,
-        _derive_signalled_from(holds, submission, standing, suspended),
-        suspended.at if suspended is not None and not suspended.is_true else None,
-    )
+    ranks = read_ranks(objects.pods, _derive_wanted(objects.trainjob, holds, submission, standing))
     jobset_standing = jobset.read_standing(objects.jobset)
     present = find_present(ranks, jobset_standing)
     return Scene(
@@ -171,13 +172,18 @@ def _guess_ref(objects: ObjectSet, ledger: Ledger) -> JobRef:
     return JobRef(job, number, words.BACKEND, objects.namespace)
 
 
-def _derive_signalled_from(
-    holds: HoldBook, submission: Submission, standing: workload.Standing, suspended: Condition | None
-) -> datetime | None:
-    """Since when the execution is asked to end: the first of hold, stop, eviction and suspension that still stands."""
+def _derive_wanted(
+    trainjob: Raw | None, holds: HoldBook, submission: Submission, standing: workload.Standing
+) -> Wanted:
+    """An execution is asked to end by the first of hold, stop, eviction and suspension that still stands."""
+    suspended, evicted = fields.conditions(trainjob).get(words.TRAINJOB_SUSPENDED), standing.evicted
+    is_resumed = suspended is not None and not suspended.is_true
     stamps = [hold.since for hold in holds.active]
     stamps += [submission.stop.at] if submission.stop is not None else []
-    evicted = standing.evicted
-    conditions = (evicted, suspended if suspended is not None and suspended.is_true else None)
+    conditions = (evicted, None if is_resumed else suspended)
     stamps += [condition.at for condition in conditions if condition is not None and condition.at is not None]
-    return min(stamps, default=None)
+    return Wanted(
+        submission.admissions,
+        suspended.at if suspended is not None and is_resumed else None,
+        min(stamps, default=None),
+    )

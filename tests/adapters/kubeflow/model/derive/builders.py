@@ -106,7 +106,7 @@ def pod(rank: int = 0, *conditions: Manifest, role: str = "node", phase: str = "
         "uid": more.get("uid", f"{role}-{rank}"),
         "labels": labels,
         "creationTimestamp": ago(more.get("created", 280)),
-        "annotations": {words.ATTEMPT_ANNOTATION: more["attempt"]} if "attempt" in more else {},
+        "annotations": _build_identity(more["attempt"]) if "attempt" in more else {},
     }
     if "deleted" in more:
         grace = more.get("grace", 30)
@@ -127,6 +127,12 @@ def pod(rank: int = 0, *conditions: Manifest, role: str = "node", phase: str = "
             "containerStatuses": [{"name": "node", "state": state}],
         },
     }
+
+
+def _build_identity(attempt: str) -> Manifest:
+    """What the lift wrote: all of it, and A by itself."""
+    parts = attempt.split(".")
+    return {words.ATTEMPT_ANNOTATION: attempt} | ({words.ADMISSIONS_ANNOTATION: parts[3]} if len(parts) == 5 else {})
 
 
 def _build_state(more: Mapping[str, Any]) -> Manifest:

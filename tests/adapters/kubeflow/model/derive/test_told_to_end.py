@@ -13,6 +13,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.submission import dump
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, Hold, HoldBook
 from airflow_provider_dispatch.core.state import Cause, State
 from tests.adapters.kubeflow.model.derive.builders import (
+    JOB,
     NOW,
     Manifest,
     condition,
@@ -70,15 +71,26 @@ def test_a_rank_that_was_killed_while_its_job_is_suspended_is_no_failure(queue) 
     assert seen.state is (State.QUEUED if queue else State.STARTING)
 
 
+def resume(at: float, *, queue: str = "lq", **notes: Any) -> tuple[Manifest, Manifest | None]:
+    """A TrainJob that runs since then, with its Workload in Kueue mode."""
+    job = trainjob(condition("Suspended", is_true=False, reason="Resumed", at=at), queue=queue, **notes)
+    reserved = condition("QuotaReserved", at=at + 2)
+    return job, workload(reserved, condition("Admitted", at=at)) if queue else None
+
+
 @pytest.mark.parametrize("queue", ["lq", ""])
 def test_what_an_execution_left_behind_is_no_failure_of_the_next(queue) -> None:
-    resumed = trainjob(condition("Suspended", is_true=False, reason="Resumed", at=20), queue=queue)
-    admitted = workload(condition("QuotaReserved", at=22), condition("Admitted", at=20)) if queue else None
-    assert derive(resumed, admitted, kill()).state is State.STARTING
+    assert derive(*resume(20, queue=queue), kill()).state is State.STARTING
 
 
-def test_a_rank_that_failed_since_the_job_was_resumed_has_failed_also_while_its_object_goes() -> None:
-    resumed = trainjob(condition("Suspended", is_true=False, reason="Resumed", at=40))
-    admitted = workload(condition("QuotaReserved", at=42), condition("Admitted", at=40))
-    seen = derive(resumed, admitted, jobset(), kill(created=39))
+def test_a_rank_of_an_earlier_admission_is_no_failure_however_short_its_life_was() -> None:
+    resumed = resume(20, admissions="2")
+    assert derive(*resumed, kill(created=23, attempt=f"{JOB}.1.1.1.0")).state is State.STARTING
+    assert derive(*resumed, kill(created=23, attempt=f"{JOB}.1.1.2.0")).state is State.FAILED
+
+
+@pytest.mark.parametrize("created", [39, 44])
+def test_a_rank_that_failed_since_the_job_was_resumed_has_failed_also_while_its_object_goes(created) -> None:
+    """Trainer may note late that it has resumed the job."""
+    seen = derive(*resume(40), jobset(), kill(created=created))
     assert (seen.state, seen.cause) == (State.FAILED, Cause.EXITED)
