@@ -293,6 +293,7 @@ def keep_all_but_the_trainjob(bed: Bed, ref: JobRef) -> None:
     )
 
 
+@pytest.mark.matrix
 def test_the_hold_and_release_example_runs_there_with_airflows_rights(proven: Proven, repository: Path) -> None:
     state = proven.bed.shared_folder / "example"
     state.mkdir(mode=0o777)

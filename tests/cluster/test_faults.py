@@ -376,6 +376,7 @@ class Outage:
             return {name: await task for name, task in self._tasks.items()}
 
 
+@matrix
 def test_the_api_server_is_gone_for_two_minutes_with_every_verb_in_flight(
     stage: KubeflowStage, stop_component: Callable[[str], None]
 ) -> None:

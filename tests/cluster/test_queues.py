@@ -275,6 +275,7 @@ def fair_bed(controlled_bed: Bed) -> Iterator[Bed]:
     controlled_bed.configure_kueue({})
 
 
+@pytest.mark.matrix
 def test_two_queues_of_a_cohort_share_fairly_what_belongs_to_neither(fair_bed: Bed) -> None:
     """One queue has taken all of the cohort's idle room; the other, which borrows too, gets its half of it."""
 

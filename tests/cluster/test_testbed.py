@@ -252,6 +252,7 @@ def second(bed: Bed, repository: Path) -> Iterator[tuple[subprocess.Popen[str], 
         server.stdout.close()
 
 
+@pytest.mark.matrix
 def test_a_second_instance_runs_beside_and_its_crash_leaves_nothing(bed: Bed, second):
     server, folder = second
     api = Api(folder / "kubeconfig")
