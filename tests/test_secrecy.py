@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.secrecy import draw_secret, find_in_data, find_in_folder, find_in_text
+from tests.secrecy import draw_secret, find_in_data, find_in_folder, find_in_text, hide
 
 VALUE = draw_secret("token")
 OTHER = draw_secret("other")
@@ -28,6 +28,7 @@ OTHER = draw_secret("other")
         *(base64.b64encode(b"x" * shift + VALUE.encode() + b"behind").decode() for shift in range(6)),
         base64.b64encode(VALUE.encode()),
     ],
+    ids=hide,
 )
 def test_a_value_is_found_in_every_form(text: str | bytes) -> None:
     assert find_in_text("log", text, [OTHER, VALUE]) == ["log: token"]

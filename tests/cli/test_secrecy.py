@@ -14,7 +14,7 @@ from airflow_provider_dispatch.cli.screen import OutputForm
 from tests.adapters.local.world import WAIT, World, new_job
 from tests.cli.calling import Answer, Caller
 from tests.cli.test_verbs import PYTHON
-from tests.secrecy import draw_secret, find_in_folder, find_in_text
+from tests.secrecy import draw_secret, find_in_folder, find_in_text, hide
 
 VALUE, VARIABLE = draw_secret("value"), draw_secret("variable")
 PLANTED = (VALUE, VARIABLE)
@@ -78,6 +78,7 @@ def test_neither_does_a_job_that_fails(dispatch: Caller, world: World, answers: 
         yaml.safe_dump({"command": ["train"], "env": {"A": VALUE}, "secrets": {"A": "team/token"}}),
         yaml.safe_dump({"roles": [{"name": "a", "command": ["x"], "env": {"A": VALUE}, "nodes": 0}]}),
     ],
+    ids=hide,
 )
 def test_a_job_in_a_file_that_is_refused_is_not_repeated(dispatch: Caller, spec: str) -> None:
     answer = dispatch("start", "--file", "-", stdin=spec)
@@ -98,6 +99,7 @@ def test_a_job_in_a_file_that_is_refused_is_not_repeated(dispatch: Caller, spec:
         f"call_timeout_seconds: {VALUE}\n",
         VALUE,
     ],
+    ids=hide,
 )
 def test_settings_that_are_refused_are_not_repeated(tmp_path: Path, settings: str) -> None:
     path = tmp_path / "settings.yaml"

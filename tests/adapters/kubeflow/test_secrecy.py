@@ -22,7 +22,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import CONFIG_M
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
 from airflow_provider_dispatch.exceptions import DispatchError
 from tests.adapters.kubeflow.api_server import ApiServer, Fault, run
-from tests.secrecy import draw_secret, find_in_text
+from tests.secrecy import draw_secret, find_in_text, hide
 
 TOKEN, PASSWORD, KEY = (draw_secret(label) for label in ("token", "password", "key"))
 PLANTED = (TOKEN, PASSWORD, KEY)
@@ -63,6 +63,7 @@ def write_kubeconfig(path: Path, user: dict[str, Any], server: str = "http://127
         TOKEN,
         f"[{TOKEN}]",
     ],
+    ids=hide,
 )
 def test_a_kubeconfig_that_is_spoilt_is_not_repeated(tmp_path: Path, told, text: str) -> None:
     path = tmp_path / "kubeconfig"
@@ -93,6 +94,7 @@ def test_a_kubeconfig_that_is_spoilt_is_not_repeated(tmp_path: Path, told, text:
         ({"tokenFile": "/nowhere", "username": "u", "password": PASSWORD}, {}),
         ({"username": "u", "password": PASSWORD}, {}),
     ],
+    ids=hide,
 )
 def test_credentials_that_do_not_work_are_not_repeated(tmp_path: Path, told, user: dict, cluster: dict) -> None:
     path = write_kubeconfig(tmp_path / "kubeconfig", user, **cluster)
