@@ -20,7 +20,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import GIVEN_UP
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES
 from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_resume_due
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import dump, read_submission
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import dump, read_submission, read_submission_number
 from airflow_provider_dispatch.controller.events import Decision
 from airflow_provider_dispatch.controller.reading import Situation
 from airflow_provider_dispatch.core.state import State
@@ -95,7 +95,8 @@ def is_fenced(runtime: Raw | None) -> bool:
 
 
 def build_object_set(situation: Situation, runtime: Raw | None) -> ObjectSet:
-    """The situation as the derivation reads it."""
+    """The situation as the derivation reads it: what became of another submission's pods says nothing of this one."""
+    number = read_submission_number(situation.trainjob)
     return ObjectSet(
         situation.namespace,
         trainjob=situation.trainjob,
@@ -103,7 +104,7 @@ def build_object_set(situation: Situation, runtime: Raw | None) -> ObjectSet:
         jobset=situation.jobset,
         runtime=runtime,
         ledger=situation.ledger_object,
-        pods=situation.pods,
+        pods=tuple(pod for pod in situation.pods if read_submission_number(pod) in (number, 0)),
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from airflow_provider_dispatch.adapters.kubeflow.errors import AnswerLostError, StaleObjectError
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import format_time
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CONFIG_MAPS,
     NODES,
@@ -19,7 +20,7 @@ from airflow_provider_dispatch.controller.apply import LeaseLostError
 from airflow_provider_dispatch.controller.running import Replica
 from airflow_provider_dispatch.exceptions import ConflictError, UnavailableError
 from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
-from tests.adapters.kubeflow.objects import JOB, build_pod, build_record
+from tests.adapters.kubeflow.objects import JOB, NOW, build_pod, build_record
 from tests.controller.world import LEDGER, NAME, UID, WORKLOAD, World, asynchronous, build_condition, settle, show
 
 
@@ -413,6 +414,21 @@ async def test_end_is_noted_once_and_outlives_its_proofs(world: World):
     await show(replica)
     await replica.loop.look(UID)
     assert json.loads(world.note(words.END_ANNOTATION) or "{}") == end
+
+
+@asynchronous
+async def test_success_of_an_earlier_submission_is_none_of_the_next(world: World):
+    """Its pods lie about while the next one has none yet."""
+    world.place_job()
+    world.reserve()
+    ended = {"containerStatuses": [{"state": {"terminated": {"exitCode": 0, "finishedAt": format_time(NOW)}}}]}
+    world.client.put(PODS, build_pod(0, submission=9, phase="Succeeded", status=ended))
+    replica = await world.start_replica()
+
+    await settle(world, replica)
+
+    assert world.note(words.END_ANNOTATION) is None
+    assert world.check()["state"] == "Ready"
 
 
 @asynchronous
