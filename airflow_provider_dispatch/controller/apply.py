@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import assert_never
 
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
+from airflow_provider_dispatch.adapters.kubeflow.ledgers import write_ledger
 from airflow_provider_dispatch.adapters.kubeflow.model import fields, hold_record
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord
@@ -29,7 +30,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import (
     WriteHolds,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import build_patch
-from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, build_ledger, build_ledger_data
+from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger
 from airflow_provider_dispatch.adapters.kubeflow.model.readmission import (
     CheckAction,
     RaiseAdmissions,
@@ -39,7 +40,6 @@ from airflow_provider_dispatch.adapters.kubeflow.model.readmission import (
     Wait,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
-    CONFIG_MAPS,
     PODS,
     TRAINJOBS,
     WORKLOADS,
@@ -231,11 +231,7 @@ class Writer:
         self.require_lease()
         submission = max(ledger.submission, read_submission_number(trainjob))
         copied = replace(ledger, submission=submission, record=record.to_json())
-        if ledger_object is None:
-            return await self._client.create(CONFIG_MAPS, build_ledger(read_ref(trainjob).job, copied), place(trainjob))
-        version = fields.text(ledger_object, "metadata", "resourceVersion")
-        change = {"metadata": {"resourceVersion": version}, "data": build_ledger_data(copied)}
-        return await self._client.patch(CONFIG_MAPS, fields.name(ledger_object), change, place(trainjob))
+        return await write_ledger(self._client, place(trainjob), read_ref(trainjob).job, ledger_object, copied)
 
     # -- the fence ---------------------------------------------------------------------------------------------------
 

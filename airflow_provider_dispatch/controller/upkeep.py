@@ -20,7 +20,12 @@ from airflow_provider_dispatch.adapters.kubeflow.model.hold_sync import GIVEN_UP
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES
 from airflow_provider_dispatch.adapters.kubeflow.model.resuming import is_resume_due
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import dump, read_submission, read_submission_number
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import (
+    dump,
+    is_of_submission,
+    read_submission,
+    read_submission_number,
+)
 from airflow_provider_dispatch.controller.events import Decision
 from airflow_provider_dispatch.controller.reading import Situation
 from airflow_provider_dispatch.core.state import State
@@ -104,7 +109,7 @@ def build_object_set(situation: Situation, runtime: Raw | None) -> ObjectSet:
         jobset=situation.jobset,
         runtime=runtime,
         ledger=situation.ledger_object,
-        pods=tuple(pod for pod in situation.pods if read_submission_number(pod) in (number, 0)),
+        pods=tuple(pod for pod in situation.pods if is_of_submission(pod, number)),
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and changes the ledger of a job by compare-and-swap. Verbs call it; the controller has its own hand on it."""
+"""Reads and changes the ledger of a job by compare-and-swap. The verbs and the controller call it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord, confirm_dead
-from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import Patch
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import (
     Ledger,
     build_ledger,
@@ -20,6 +20,9 @@ from airflow_provider_dispatch.adapters.kubeflow.model.ledger import (
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import CONFIG_MAPS
 from airflow_provider_dispatch.core.identity import JobID
+
+OVERTAKEN = (AlreadyExistsError, StaleObjectError, ObjectGoneError)
+"""Somebody else has made, changed or removed it since it was read."""
 
 
 async def change_ledger(client: KubeClient, namespace: str, job: JobID, change: Callable[[Ledger], Ledger]) -> Ledger:
@@ -31,13 +34,23 @@ async def change_ledger(client: KubeClient, namespace: str, job: JobID, change: 
         if build_ledger_data(after) == build_ledger_data(before):
             return after
         try:
-            if config_map is None:
-                await client.create(CONFIG_MAPS, build_ledger(job, after), namespace)
-            else:
-                await client.patch(CONFIG_MAPS, fields.name(config_map), _build_patch(config_map, after), namespace)
-        except (AlreadyExistsError, StaleObjectError, ObjectGoneError):
+            await write_ledger(client, namespace, job, config_map, after)
+        except OVERTAKEN:
             continue
         return after
+
+
+async def write_ledger(client: KubeClient, namespace: str, job: JobID, known: Raw | None, ledger: Ledger) -> Raw:
+    """Make the ledger, or change the one that was read; the object after it.
+
+    :param known: as it was read; None where there was none.
+    :raises ConflictError: it isn't as it was any more; one of :data:`OVERTAKEN`.
+    """
+    if known is None:
+        return await client.create(CONFIG_MAPS, build_ledger(job, ledger), namespace)
+    version = fields.text(known, "metadata", "resourceVersion")
+    change = {"metadata": {"resourceVersion": version}, "data": build_ledger_data(ledger)}
+    return await client.patch(CONFIG_MAPS, fields.name(known), change, namespace)
 
 
 async def confirm_in_ledger(client: KubeClient, namespace: str, job: JobID, dead: Collection[str]) -> None:
@@ -53,11 +66,3 @@ async def confirm_in_ledger(client: KubeClient, namespace: str, job: JobID, dead
         return replace(ledger, record=confirm_dead(ExecutionRecord.from_json(ledger.record), dead).to_json())
 
     await change_ledger(client, namespace, job, confirm)
-
-
-def _build_patch(config_map: fields.Raw, ledger: Ledger) -> Patch:
-    version = fields.text(config_map, "metadata", "resourceVersion")
-    return [
-        {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
-        {"op": "add", "path": "/data", "value": build_ledger_data(ledger)},
-    ]

@@ -16,17 +16,15 @@ from datetime import datetime
 from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.creating import create_trainjob
 from airflow_provider_dispatch.adapters.kubeflow.deadlines import within
-from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError, StaleObjectError
+from airflow_provider_dispatch.adapters.kubeflow.errors import AlreadyExistsError, ObjectGoneError
 from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_ledger, fetch_objects
+from airflow_provider_dispatch.adapters.kubeflow.ledgers import OVERTAKEN, write_ledger
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import (
     Ledger,
-    build_ledger,
-    build_ledger_data,
-    build_ledger_name,
     read_ledger,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.manifests import build_owner_patch, build_runtime, build_trainjob
@@ -36,7 +34,6 @@ from airflow_provider_dispatch.adapters.kubeflow.model.preflight.machinery impor
     is_managed_by_kueue,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
-    CONFIG_MAPS,
     TRAINING_RUNTIMES,
     TRAINJOBS,
     WORKLOADS,
@@ -247,30 +244,21 @@ async def _ensure_ledger(starter: _Starter, config_map: Raw | None, ledger: Ledg
 
     :param ledger: what the number was judged by. The controller notes the ends of pods in the same object at any time.
     """
-    request, number = starter.request, ledger.submission
+    client, namespace, request = starter.client, starter.settings.namespace, starter.request
+    number = ledger.submission
     while True:
         wanted = replace(ledger, submission=request.submission, deployment=request.owner.deployment)
         if ledger == wanted:
             return
         try:
-            await _write_ledger(starter, config_map, wanted)
-        except (AlreadyExistsError, StaleObjectError, ObjectGoneError):
-            config_map = await fetch_ledger(starter.client, starter.settings.namespace, request.job)
+            await write_ledger(client, namespace, request.job, config_map, wanted)
+        except OVERTAKEN:
+            config_map = await fetch_ledger(client, namespace, request.job)
         else:
             return
         ledger = _read_ledger(starter, config_map)
         if ledger.submission not in (number, request.submission):
             raise UnavailableError(f"somebody else changed the ledger of job {request.job} meanwhile; try again")
-
-
-async def _write_ledger(starter: _Starter, config_map: Raw | None, ledger: Ledger) -> None:
-    job, namespace = starter.request.job, starter.settings.namespace
-    if config_map is None:
-        await starter.client.create(CONFIG_MAPS, build_ledger(job, ledger), namespace)
-    else:
-        version = fields.text(config_map, "metadata", "resourceVersion")
-        patch = {"metadata": {"resourceVersion": version}, "data": build_ledger_data(ledger)}
-        await starter.client.patch(CONFIG_MAPS, build_ledger_name(job), patch, namespace)
 
 
 async def _create_trainjob(starter: _Starter, trainjob: Raw, terms: Terms) -> Raw:

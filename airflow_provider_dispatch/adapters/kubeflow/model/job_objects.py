@@ -21,7 +21,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     WORKLOADS,
     Resource,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import read_submission_number
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import is_of_submission, read_submission_number
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
 
@@ -66,8 +66,7 @@ def select_objects(found: JobObjects, target: JobRef | JobID) -> ObjectSet:
 
 
 def _of_submission(found: JobObjects, resource: Resource, number: int) -> Iterable[Raw]:
-    # Objects that another implementation made may not say whose they are.
-    return (raw for raw in found.of(resource) if read_submission_number(raw) in (number, 0))
+    return (raw for raw in found.of(resource) if is_of_submission(raw, number))
 
 
 def _pick(candidates: Iterable[Raw]) -> Raw | None:

@@ -149,6 +149,11 @@ def read_submission_number(raw: object) -> int:
     return fields.whole_number(fields.label(raw, words.SUBMISSION_LABEL)) or 0
 
 
+def is_of_submission(raw: Raw, number: int) -> bool:
+    """Whether an object of a job is that submission's. One that another implementation made may not say whose it is."""
+    return read_submission_number(raw) in (number, 0)
+
+
 def read_ref(raw: object) -> JobRef:
     """The address of the submission that a TrainJob is.
 
