@@ -32,6 +32,9 @@ from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.records import StartRequest
 from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.testing.waiting import Waiter
+from tests.cluster.controller_process import ControllerProcess
+from tests.cluster.fixtures import CONTROLLER_FLAGS
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import Api
 from tests.cluster.testbed.bed import Bed
@@ -131,6 +134,26 @@ def installed(bed: Bed, folder: Path) -> Iterator[Installation]:
         for namespace in namespaces:
             bed.api.delete(namespace)
         asyncio.run(remove(bed, manifests))
+
+
+@contextmanager
+def governed(bed: Bed, folder: Path) -> Iterator[tuple[Installation, ControllerProcess]]:
+    """The same with its controller, which acts."""
+    bed.api.apply(*objects.build_shared_objects())
+    with installed(bed, folder) as made, run_controller(made, folder) as controller:
+        yield made, controller
+
+
+@contextmanager
+def run_controller(made: Installation, folder: Path, *flags: str) -> Iterator[ControllerProcess]:
+    """A replica with the controller's rights and no other; its check is active.
+
+    :param folder: of its log.
+    """
+    rights = made.write_kubeconfig(made.terms.system_namespace, "controller")
+    with ControllerProcess(rights, folder, (*CONTROLLER_FLAGS, *made.flags, *flags)) as process:
+        Waiter().wait_for(lambda: is_active(made), timeout_seconds=60, what="the controller's check")
+        yield process
 
 
 def build_person(made: Installation) -> list[Manifest]:

@@ -17,8 +17,7 @@ from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cli.calling import Caller
 from tests.cluster.controller_process import ControllerProcess
-from tests.cluster.fixtures import CONTROLLER_FLAGS
-from tests.cluster.set_up import Installation, installed, is_active, opened, soon, start, until
+from tests.cluster.set_up import Installation, installed, opened, run_controller, soon, start, until
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.bed import Bed
 
@@ -34,9 +33,7 @@ def made(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Install
 
 @pytest.fixture
 def controller(made: Installation, tmp_path: Path) -> Iterator[ControllerProcess]:
-    rights = made.write_kubeconfig(made.terms.system_namespace, "controller")
-    with ControllerProcess(rights, tmp_path, (*CONTROLLER_FLAGS, *made.flags)) as process:
-        Waiter().wait_for(lambda: is_active(made), timeout_seconds=60, what="the controller's check")
+    with run_controller(made, tmp_path) as process:
         yield process
 
 

@@ -18,12 +18,12 @@ import pytest
 from airflow_provider_dispatch.core.identity import build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.state import State
-from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.instance import is_ready
 from tests.contract.stage import soon
 from tests.contract.stage_kubeflow import KubeflowStage
+from tests.contract.stage_processes import wait_until
 
 LONELY = "node-2"
 ON_LONELY = "dispatch-on-node-2"
@@ -111,8 +111,9 @@ async def run(at: KubeflowStage, *behaviour: str, **more: Any) -> tuple[JobRef, 
     return ref, Hands(at, ref)
 
 
-async def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    await asyncio.to_thread(Waiter().wait_for, is_so, timeout_seconds=60, what=what)
+async def await_fact(at: KubeflowStage, is_so: Callable[[], bool], what: str) -> None:
+    """Wait for what only the API server tells."""
+    await wait_until(is_so, what, at.patience, look_seconds=0.2)
 
 
 def is_ending(pods: list[dict[str, Any]]) -> bool:
@@ -153,7 +154,9 @@ def test_a_preempted_job_whose_node_is_silent_waits_for_it(stage: KubeflowStage)
     async def scenario(at: KubeflowStage) -> None:
         ref, hands = await run_lonely(at, priority="low")
         at.bed.pause(LONELY)
-        await wait_until(lambda: not is_ready(at.bed.api.get("Node", LONELY)), f"{LONELY} to be known as silent")
+        await wait_until(
+            lambda: not is_ready(at.bed.api.get("Node", LONELY)), f"{LONELY} to be known as silent", at.patience
+        )
         other = await at.start(at.spec("run", queue="q", priority="high", nodes=4, resources=SMALL))
         await at.adapter.open(other, deadline=soon())
         await at.reach(other, State.RUNNING)
@@ -190,7 +193,7 @@ def test_a_pod_that_was_force_deleted_on_a_silent_node_is_unproven_until_the_nod
         ref, hands = await run_lonely(at)
         at.bed.pause(LONELY)
         hold = await at.hold(ref)
-        await wait_until(lambda: is_ending(hands.pods()), "the pod to be asked to end")
+        await await_fact(at, lambda: is_ending(hands.pods()), "a pod that was asked to end")
         (pod,) = hands.pods()
         hands.force_delete(pod)
         await hands.quiet([1_000_001])

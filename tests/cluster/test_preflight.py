@@ -19,9 +19,7 @@ import yaml
 from airflow_provider_dispatch.cli.exit_codes import ExitCode
 from airflow_provider_dispatch.core.capabilities import REQUIRED, Preflight, Source
 from airflow_provider_dispatch.testing.waiting import Waiter
-from tests.cluster.controller_process import ControllerProcess
-from tests.cluster.fixtures import CONTROLLER_FLAGS
-from tests.cluster.set_up import KUEUE, TRAINER, Installation, installed, is_active, opened
+from tests.cluster.set_up import KUEUE, TRAINER, Installation, governed, opened
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.bed import Bed
 
@@ -32,12 +30,8 @@ PROBE_SECONDS = 10.0
 
 @pytest.fixture(scope="module")
 def made(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    bed.api.apply(*objects.build_shared_objects())
-    with installed(bed, tmp_path_factory.mktemp("preflight")) as installation:
-        controllers = installation.write_kubeconfig(installation.terms.system_namespace, "controller")
-        with ControllerProcess(controllers, installation.folder, (*CONTROLLER_FLAGS, *installation.flags)):
-            Waiter().wait_for(lambda: is_active(installation), timeout_seconds=60, what="the controller's check")
-            yield installation
+    with governed(bed, tmp_path_factory.mktemp("preflight")) as (installation, _):
+        yield installation
 
 
 def list_left(made: Installation, namespace: str) -> list[str]:

@@ -21,10 +21,7 @@ from airflow_provider_dispatch.core.identity import build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.records import JobSelector
 from airflow_provider_dispatch.core.state import State
-from airflow_provider_dispatch.testing.waiting import Waiter
-from tests.cluster.controller_process import ControllerProcess
-from tests.cluster.fixtures import CONTROLLER_FLAGS
-from tests.cluster.set_up import Installation, installed, is_active, opened, soon, start, until
+from tests.cluster.set_up import Installation, governed, opened, soon, start, until
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import MERGE, Api, ApiError, Manifest
 from tests.cluster.testbed.audit import Request
@@ -38,12 +35,8 @@ NOBODYS = MappingProxyType({f"{DOMAIN}/job": "nobodys"})
 
 @pytest.fixture(scope="module")
 def made(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    bed.api.apply(*objects.build_shared_objects())
-    with installed(bed, tmp_path_factory.mktemp("rights")) as installation:
-        controllers = installation.write_kubeconfig(installation.terms.system_namespace, "controller")
-        with ControllerProcess(controllers, installation.folder, (*CONTROLLER_FLAGS, *installation.flags)):
-            Waiter().wait_for(lambda: is_active(installation), timeout_seconds=60, what="the controller's check")
-            yield installation
+    with governed(bed, tmp_path_factory.mktemp("rights")) as (installation, _):
+        yield installation
 
 
 async def live_a_life(adapter: DispatchAdapter) -> int:

@@ -20,8 +20,7 @@ from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.adapters.local.world import new_job
 from tests.cli.calling import Answer, Caller
 from tests.cluster.controller_process import ControllerProcess
-from tests.cluster.fixtures import CONTROLLER_FLAGS
-from tests.cluster.set_up import Installation, installed, is_active
+from tests.cluster.set_up import Installation, installed, run_controller
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.bed import Bed
 from tests.secrecy import draw_secret, find_in_data, find_in_text
@@ -60,10 +59,7 @@ def made(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Install
 
 @pytest.fixture(scope="module")
 def controller(made: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerProcess]:
-    rights = made.write_kubeconfig(made.terms.system_namespace, "controller")
-    flags = (*CONTROLLER_FLAGS, *made.flags, "--log-level", "DEBUG")
-    with ControllerProcess(rights, tmp_path_factory.mktemp("controller"), flags) as process:
-        Waiter().wait_for(lambda: is_active(made), timeout_seconds=60, what="the controller's check")
+    with run_controller(made, tmp_path_factory.mktemp("controller"), "--log-level", "DEBUG") as process:
         yield process
 
 

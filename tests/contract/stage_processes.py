@@ -20,14 +20,19 @@ RANK = Path(__file__).with_name("rank.py")
 LOOK = 0.01
 
 
-async def wait_until(is_so: Callable[[], bool], what: str, patience: timedelta = PATIENCE) -> None:
-    """Look again and again, bounded."""
+async def wait_until(
+    is_so: Callable[[], bool], what: str, patience: timedelta = PATIENCE, *, look_seconds: float = LOOK
+) -> None:
+    """Look again and again, bounded.
+
+    :param look_seconds: between two looks; longer where each is a request.
+    """
     loop = asyncio.get_running_loop()
     over = loop.time() + patience.total_seconds()
     while not is_so():
         if loop.time() > over:
             raise AssertionError(f"never seen: {what}")
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(look_seconds)
 
 
 def is_free(path: Path) -> bool:

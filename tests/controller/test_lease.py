@@ -10,11 +10,6 @@ from tests.adapters.kubeflow.memory_client import Fault, Object
 from tests.controller.world import World, asynchronous
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def build_keeper(world: World, identity: str) -> LeaseKeeper:
     terms = LeaseTerms(words.LEASE_NAMESPACE, words.LEASE_NAME, identity)
     return LeaseKeeper(world.client, terms, monotonic=lambda: world.seconds, wall=world.wall)

@@ -24,11 +24,6 @@ from tests.adapters.kubeflow.objects import JOB, NOW, build_pod, build_record
 from tests.controller.world import LEDGER, NAME, UID, WORKLOAD, World, asynchronous, build_condition, settle, show
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 @asynchronous
 async def test_first_reservation_raises_a_and_is_let_in(world: World):
     world.place_job()

@@ -3,8 +3,6 @@
 
 import json
 
-import pytest
-
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TRAINJOBS
 from tests.adapters.kubeflow.objects import build_pod, build_record
@@ -17,11 +15,6 @@ HELD = {
     "reason": "",
     "since": "2026-03-01T12:00:00Z",
 }
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 @asynchronous

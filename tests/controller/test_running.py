@@ -24,11 +24,6 @@ from tests.adapters.kubeflow.memory_client import Fault
 from tests.controller.world import WORKLOAD, World, asynchronous
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def build_replica(world: World) -> Replica:
     """One with a real clock: its parts wait for each other."""
     return Replica(world.client, ControllerConfig(identity="one", workers=2, lease_renew_seconds=0.05), wall=world.wall)

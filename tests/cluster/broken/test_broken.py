@@ -29,9 +29,7 @@ from tests.cluster.broken.place import (
 )
 from tests.cluster.broken.queues import with_lending_cohort, with_settings, write_time
 from tests.cluster.broken.table import DEAD_ENDS, ROWS, SETUP, DeadEnd, Row
-from tests.cluster.controller_process import ControllerProcess
-from tests.cluster.fixtures import CONTROLLER_FLAGS
-from tests.cluster.set_up import TRAINER, Installation, installed, is_active
+from tests.cluster.set_up import TRAINER, Installation, governed
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import Manifest
 from tests.cluster.testbed.bed import Bed
@@ -43,16 +41,12 @@ PERMISSIONS = list_permissions()
 
 @pytest.fixture(scope="module")
 def whole_place(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    bed.api.apply(*objects.build_shared_objects())
-    with installed(bed, tmp_path_factory.mktemp("broken")) as made:
-        rights = made.write_kubeconfig(made.terms.system_namespace, "controller")
-        with ControllerProcess(rights, made.folder, (*CONTROLLER_FLAGS, *made.flags)) as controller:
-            Waiter().wait_for(lambda: is_active(made), timeout_seconds=60, what="the controller's check")
-            healthy = build_connection(made, made.jobs, queue=objects.LOCAL_QUEUE)
-            alone = build_connection(made, made.alone, has_controller=False)
-            found = Place(made, controller, healthy, alone)
-            found.await_health()
-            yield found
+    with governed(bed, tmp_path_factory.mktemp("broken")) as (made, controller):
+        healthy = build_connection(made, made.jobs, queue=objects.LOCAL_QUEUE)
+        alone = build_connection(made, made.alone, has_controller=False)
+        found = Place(made, controller, healthy, alone)
+        found.await_health()
+        yield found
 
 
 @pytest.fixture
