@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.cluster [PYTEST ARGUMENTS]``: start testbeds, run every test that needs a cluster, take them down.
 
-The contract's scenarios wait most of the time and share one testbed. The rest pauses nodes and restarts parts, one test
-after the other, so each of its test processes starts a testbed of its own. Both run at once, and the second one's words
-come after the first one's. ``$DISPATCH_TEST_KUBECONFIG`` names a cluster that is there already, and all of them share
-it.
+The contract's scenarios wait most of the time and share one testbed, with no rights but those that ``dispatch setup``
+gives unless ``$DISPATCH_TEST_RIGHTS`` says otherwise. The rest pauses nodes and restarts parts, one test after the
+other, so each of its test processes starts a testbed of its own. Both run at once, and the second one's words come
+after the first one's. ``$DISPATCH_TEST_KUBECONFIG`` names a cluster that is there already, and all of them share it.
 
 Whole clusters on two processors are late at times, so a test that fails is played a second time; what passes only then
 is named at the end (``-rR``), and what fails twice has failed.
@@ -22,14 +22,15 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from tests.cluster.fixtures import KUBECONFIG_VARIABLE
+from tests.cluster.granted import GRANTED, RIGHTS_VARIABLE
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.instance import Testbed
 from tests.cluster.testbed.remote import serve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CONTRACT = ("test-cluster-contract", ("-n", "3", "tests/contract"))
+CONTRACT = ("test-cluster-contract", ("-n", "2", "tests/contract"))
 ON_ONE = ("test-cluster", ("tests/cluster",))
-SIDE_BY_SIDE = ("test-cluster", ("-n", "2", "--dist", "loadfile", "tests/cluster"))
+SIDE_BY_SIDE = ("test-cluster", ("-n", "3", "--dist", "loadfile", "tests/cluster"))
 RERUNS = ("--reruns", "1", "-rRfE")
 
 Suite = tuple[str, Sequence[str]]
@@ -64,7 +65,7 @@ def run_beside(testbed: Testbed, arguments: Sequence[str]) -> int:
     server = threading.Thread(target=serve, args=(testbed, is_over.is_set), name="testbed")
     server.start()
     try:
-        environment = os.environ | {KUBECONFIG_VARIABLE: str(testbed.kubeconfig)}
+        environment = {RIGHTS_VARIABLE: GRANTED} | os.environ | {KUBECONFIG_VARIABLE: str(testbed.kubeconfig)}
         status = start_suite(CONTRACT, environment, arguments).wait()
     finally:
         is_over.set()

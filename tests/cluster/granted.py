@@ -22,6 +22,7 @@ from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.objects import TRAINER_VERSION
 
 RIGHTS_VARIABLE = "DISPATCH_TEST_RIGHTS"
+GRANTED = "granted"
 FORBIDDEN = 403
 CALLER = Account("default", "contract")
 TERMS = SetupTerms((JobsNamespace(CALLER.namespace, (CALLER,)),), watches_all=True)
@@ -61,7 +62,7 @@ class Grants:
 
 
 def are_wanted() -> bool:
-    return os.environ.get(RIGHTS_VARIABLE) == "granted"
+    return os.environ.get(RIGHTS_VARIABLE) == GRANTED
 
 
 def grant(bed: Bed, folder: Path) -> Grants:

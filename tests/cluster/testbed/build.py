@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.testbed import pins
@@ -30,6 +31,8 @@ PROGRAM_PACKAGES: Mapping[str, str] = {
 }
 """Program to the Debian package that brings it."""
 BUILD_TIMEOUT_SECONDS = 1800.0
+GO_TRIES = 3
+"""A build fetches hundreds of modules, and one answer that doesn't come ends it; what has come is kept."""
 
 
 class Builder:
@@ -103,7 +106,12 @@ def run_go(arguments: Sequence[str], module: str, settings: Mapping[str, str] | 
     go = shutil.which("go")
     if go is None:
         raise TestbedError("the testbed is built from Go modules: install Go 1.26 or newer")
-    return run_to_end([go, *arguments], env={**os.environ, **(settings or {})}, folder=pins.MODULES_FOLDER / module)
+    environment, folder = {**os.environ, **(settings or {})}, pins.MODULES_FOLDER / module
+    run = partial(run_to_end, [go, *arguments], env=environment, folder=folder)
+    for _ in range(GO_TRIES - 1):
+        with suppress(TestbedError):
+            return run()
+    return run()
 
 
 def run_to_end(argv: Sequence[str], *, env: Mapping[str, str] | None = None, folder: Path | None = None) -> str:

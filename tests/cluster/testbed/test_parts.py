@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from tests.cluster.testbed import cgroups, pins
 from tests.cluster.testbed.audit import read_requests
-from tests.cluster.testbed.build import Builder, find_missing_packages
+from tests.cluster.testbed.build import GO_TRIES, Builder, find_missing_packages, run_go
 from tests.cluster.testbed.certificates import Authority
 from tests.cluster.testbed.controllers import build_webhooks, ensure_kueue_metrics_certificates, merge
 from tests.cluster.testbed.errors import TestbedError
@@ -101,6 +102,33 @@ def test_two_builders_at_once_build_once(tmp_path: Path):
 def test_only_missing_packages_are_installed():
     assert find_missing_packages(lambda program: program) == []
     assert find_missing_packages(lambda program: None if program in {"runc", "ip"} else program) == ["iproute2", "runc"]
+
+
+@pytest.fixture
+def flaky_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """Put a ``go`` first in the path that fails so many times, and return where it counts its runs."""
+
+    def install(failures: int) -> Path:
+        count, program = tmp_path / "count", tmp_path / "go"
+        program.write_text(f"#!/bin/sh\necho run >> {count}\n[ $(wc -l < {count}) -gt {failures} ] && echo fetched\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        return count
+
+    return install
+
+
+def test_a_build_that_a_network_has_failed_is_tried_again(flaky_go):
+    count = flaky_go(GO_TRIES - 1)
+    assert run_go(["build"], "kueue") == "fetched\n"
+    assert len(count.read_text().split()) == GO_TRIES
+
+
+def test_a_build_that_fails_every_time_is_given_up(flaky_go):
+    count = flaky_go(GO_TRIES)
+    with pytest.raises(TestbedError, match="go build ended with 1"):
+        run_go(["build"], "kueue")
+    assert len(count.read_text().split()) == GO_TRIES
 
 
 def test_slots_share_neither_addresses_nor_names_nor_ports():
