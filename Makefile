@@ -26,11 +26,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## watch a real Airflow train, hold, release and stop a job (KEEP=1 leaves its UI open)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
 
-test: $(STAMP) ## run all tests that need no cluster and no browser, and check the coverage
-	$(BIN)/coverage erase && $(BIN)/coverage run -m pytest -n 3 --dist loadgroup -m "not long and not cluster and not browser" --junitxml=build/junit/test.xml $(PYTEST_ARGS) && $(BIN)/python -m tests.coverage_floors && $(BIN)/python -m pytest -n 3 --dist loadgroup -m "long and not matrix" --junitxml=build/junit/test-long.xml $(PYTEST_ARGS)
+test: $(STAMP) ## run all tests that need no running Airflow, no cluster and no browser, and check the coverage
+	$(BIN)/coverage erase && $(BIN)/coverage run -m pytest -n 3 --dist loadgroup -m "not long and not cluster and not browser" --junitxml=build/junit/test.xml $(PYTEST_ARGS) && $(BIN)/python -m tests.coverage_floors && $(BIN)/python -m pytest -n 3 --dist loadgroup -m "long and not matrix and not airflow" --junitxml=build/junit/test-long.xml $(PYTEST_ARGS)
 
-test-airflow: $(STAMP) ## run the whole matrix of failures and user actions against a real Airflow, and all histories
-	$(BIN)/python -m pytest tests/airflow tests/contract -m "airflow or matrix" --junitxml=build/junit/test-airflow.xml $(PYTEST_ARGS)
+test-airflow: $(STAMP) ## run the tests against a real Airflow, its failures and users' actions, and all histories
+	$(BIN)/python -m pytest tests/airflow tests/example_dags tests/contract -m "airflow or matrix" --junitxml=build/junit/test-airflow.xml $(PYTEST_ARGS)
 
 test-cluster: $(STAMP) ## run the tests that need a cluster, on one that is built and started here (root; Go)
 	$(BIN)/python -m tests.cluster $(PYTEST_ARGS)

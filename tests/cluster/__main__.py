@@ -28,9 +28,9 @@ from tests.cluster.testbed.instance import Testbed
 from tests.cluster.testbed.remote import serve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CONTRACT = ("test-cluster-contract", ("-n", "2", "tests/contract"))
+CONTRACT = ("test-cluster-contract", ("-n", "3", "tests/contract"))
 ON_ONE = ("test-cluster", ("tests/cluster",))
-SIDE_BY_SIDE = ("test-cluster", ("-n", "3", "--dist", "loadfile", "tests/cluster"))
+SIDE_BY_SIDE = ("test-cluster", ("-n", "2", "--dist", "loadfile", "tests/cluster"))
 RERUNS = ("--reruns", "1", "-rRfE")
 
 Suite = tuple[str, Sequence[str]]
