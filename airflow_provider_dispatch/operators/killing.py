@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_dispatch.core.holds import HoldRequest
 from airflow_provider_dispatch.exceptions import DispatchError
 from airflow_provider_dispatch.hooks.dispatch import DispatchHook, run_with_adapter
-from airflow_provider_dispatch.operators.keeper import build_own_hold
+from airflow_provider_dispatch.operators.keeper import OwnedByAnotherTryError, build_own_hold
 from airflow_provider_dispatch.operators.leg import derive_own_job
 from airflow_provider_dispatch.operators.task_states import fetch_task_states
 
@@ -92,7 +91,9 @@ def _end(dispatch_conn_id: str, leg: Leg, action: str, reason: str) -> None:
         if action == "stop":
             await adapter.stop(job, reason=reason, deadline=deadline, if_owner=leg.owner)
             return
-        request: HoldRequest = build_own_hold(leg.owner, "timeout", reason)
-        await adapter.hold(job, request, deadline=deadline)
+        newest = (await adapter.find(job)).newest
+        if newest is None or not newest.owner.is_same_caller(leg.owner):
+            raise OwnedByAnotherTryError(f"this try doesn't look after job {job} any more")
+        await adapter.hold(newest.ref, build_own_hold(leg.owner, "timeout", reason), deadline=deadline)
 
     run_with_adapter(DispatchHook(dispatch_conn_id).build_adapter(leg.settings), end)

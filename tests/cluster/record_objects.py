@@ -24,6 +24,7 @@ import yaml
 from airflow_provider_dispatch.adapters.kubeflow.client import open_client
 from tests.cluster.scenes import SCENES
 from tests.cluster.studio import Studio, build_settings, open_studio
+from tests.cluster.testbed import pins
 from tests.cluster.testbed.api import Manifest
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.instance import Testbed
@@ -32,7 +33,11 @@ from tests.objects.recordings import RECORDED_AT
 
 FOLDER = Path(__file__).parents[1] / "objects"
 SCENE_SECONDS = 240
-CLUSTER = "Kubernetes 1.35.4, JobSet 0.12.0, Trainer 2.3.0"
+PARTS = {
+    "Kubernetes": ("kubernetes", pins.KUBERNETES),
+    "JobSet": ("jobset", pins.JOBSET),
+    "Trainer": ("trainer", pins.TRAINER),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,11 +57,16 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
+def describe_cluster() -> str:
+    """Its parts besides Kueue, with the versions that are pinned now."""
+    return ", ".join(f"{name} {pins.read_version(*source).removeprefix('v')}" for name, source in PARTS.items())
+
+
 async def record(bed: Bed, version: str, names: Sequence[str]) -> list[str]:
     """Play the scenes one after another; those that failed."""
 
     def write(scene: str, story: str, objects: list[Manifest]) -> None:
-        write_recording(FOLDER / version / f"{scene}.yaml", f"{CLUSTER}, {version}; {story}", objects)
+        write_recording(FOLDER / version / f"{scene}.yaml", f"{describe_cluster()}, {version}; {story}", objects)
 
     namespace = f"record-{secrets.token_hex(3)}"
     async with await open_client(build_settings(bed.kubeconfig, namespace)) as client:

@@ -33,6 +33,7 @@ from tests.cluster.faulty_proxy import NO_FAULT, Asked, Fault, FaultyProxy, Scri
 from tests.cluster.fixtures import CONTROLLER_FLAGS
 from tests.cluster.testbed.api import MERGE, Manifest
 from tests.cluster.testbed.bed import Bed
+from tests.cluster.testbed.objects import TRAINER_VERSION
 from tests.contract.stage import new_job, soon
 from tests.contract.stage_kubeflow import KubeflowStage
 from tests.contract.stage_processes import wait_until
@@ -155,7 +156,7 @@ async def runs(at: KubeflowStage, ref: JobRef, *epochs: int) -> None:
         ref, lambda o: o.state is State.RUNNING and o.execution is not None and o.execution.epoch == epochs[-1]
     )
     await at.begun(ref, epochs[-1])
-    assert at.epochs(ref.job) == list(epochs)
+    at.check_epochs(ref.job, epochs)
 
 
 async def hold_and_release(at: KubeflowStage, ref: JobRef) -> None:
@@ -346,6 +347,35 @@ class TestKilled:
         stage.limit = 2 * MANY_DEATHS
         stage.play(scenario)
 
+    def test_a_pod_let_through_by_hand_is_no_execution(
+        self, crew: Crew, replica: ControllerProcess, stage: KubeflowStage
+    ) -> None:
+        """It has no epoch, nobody is let through beside it, and it is never taken for one of ours."""
+
+        async def scenario(at: KubeflowStage) -> None:
+            mortal = Mortal(replica)
+            crew.proxy.script = At(at.namespace, Step.RECORD, mortal.build_death(is_carried_out=False))
+            ref = await at.start(at.spec("run", queue="q", nodes=2, resources={"cpu": "50m"}, max_restarts=2))
+            await at.adapter.open(ref, deadline=soon())
+            await wait_until(lambda: mortal.deaths == 1, "a first write of the record", at.patience)
+            first, second = await gated_pods(at, 2)
+            remove_gates(at, first)
+            environment = await at.environment(ref)
+            assert environment["DISPATCH_EPOCH"] == environment["DISPATCH_ATTEMPT"] == ""
+            await asyncio.to_thread(replica.kill)
+            await asyncio.to_thread(replica.start)
+            await asyncio.sleep(QUIET_SECONDS)
+            at.check_epochs(ref.job, [])
+            assert [name_of(pod) for pod in await gated_pods(at, 1)] == [name_of(second)]
+            (trainjob,) = objects_of(at, "TrainJob", TRAINER_VERSION)
+            assert first["metadata"]["uid"] not in str(trainjob["metadata"]["annotations"])
+            at.bed.api.delete(first)
+            await at.until(ref, lambda o: o.state is State.RUNNING and o.execution is not None)
+            await wait_until(lambda: bool(at.epochs(ref.job)), "an execution", at.patience)
+            assert len(at.epochs(ref.job)) == 1
+
+        stage.play(scenario)
+
     def test_released_while_it_is_dead(self, replica: ControllerProcess, stage: KubeflowStage) -> None:
         async def scenario(at: KubeflowStage) -> None:
             ref = await start(at)
@@ -355,7 +385,7 @@ class TestKilled:
             replica.kill()
             await at.adapter.release(ref, hold, deadline=soon())
             await asyncio.sleep(QUIET_SECONDS)
-            assert at.epochs(ref.job) == [FIRST]
+            at.check_epochs(ref.job, [FIRST])
             await asyncio.to_thread(replica.start)
             await runs(at, ref, FIRST, SECOND)
 
@@ -409,6 +439,32 @@ def touch(at: KubeflowStage, asked: Asked) -> None:
         annotations = {"example.com/touched": secrets.token_hex(4)}
         path = asked.path.removesuffix("/status")
         at.bed.api.request("PATCH", path, {"metadata": {"annotations": annotations}}, content_type=MERGE)
+
+
+def objects_of(at: KubeflowStage, kind: str, version: str) -> list[Manifest]:
+    found: list[Manifest] = at.bed.api.get(kind, namespace=at.namespace, version=version)["items"]
+    return [{"apiVersion": version, "kind": kind, **raw} for raw in found]
+
+
+async def gated_pods(at: KubeflowStage, count: int) -> list[Manifest]:
+    """Those behind the fence, by rank, as soon as there are so many."""
+
+    def look() -> list[Manifest]:
+        return [pod for pod in objects_of(at, "Pod", "v1") if pod["spec"].get("schedulingGates")]
+
+    await wait_until(lambda: len(look()) == count, f"{count} pods behind the fence", at.patience, look_seconds=0.2)
+    return sorted(look(), key=lambda pod: pod["metadata"]["labels"][words.COMPLETION_INDEX_LABEL])
+
+
+def name_of(raw: Manifest) -> str:
+    name: str = raw["metadata"]["name"]
+    return name
+
+
+def remove_gates(at: KubeflowStage, pod: Manifest) -> None:
+    """As an administrator does who wants to see it run."""
+    path = f"/api/v1/namespaces/{at.namespace}/pods/{name_of(pod)}"
+    at.bed.api.request("PATCH", path, {"spec": {"schedulingGates": None}}, content_type=MERGE)
 
 
 # -- two replicas ------------------------------------------------------------------------------------------------------
@@ -497,7 +553,7 @@ class TestStopped:
             await asyncio.sleep(0.5)
             os.kill(first.pid, signal.SIGCONT)
             await asyncio.sleep(QUIET_SECONDS)
-            assert at.epochs(ref.job) == before
+            at.check_epochs(ref.job, before)
             if hold is None:
                 await hold_and_release(at, ref)
                 await runs(at, ref, FIRST, SECOND)

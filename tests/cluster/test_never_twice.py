@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.core.identity import build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.state import State
@@ -26,7 +26,7 @@ from tests.contract.stage_kubeflow import KubeflowStage
 from tests.contract.stage_processes import wait_until
 
 LONELY = "node-2"
-ON_LONELY = "dispatch-on-node-2"
+ON_LONELY, ONE_PER_NODE = "dispatch-on-node-2", "dispatch-one-per-node"
 JOBSET = "jobset.x-k8s.io/v1alpha2"
 SMALL = {"cpu": "100m"}
 """A quarter of the queue."""
@@ -40,6 +40,19 @@ def lonely_runtime(controlled_bed: Bed) -> Iterator[None]:
     runtime = objects.build_runtime(ON_LONELY)
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     job["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": LONELY}
+    controlled_bed.api.apply(runtime)
+    yield
+    controlled_bed.api.delete(runtime)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spreading_runtime(controlled_bed: Bed) -> Iterator[None]:
+    """A runtime that puts as many pods on one node as on the other."""
+    runtime = objects.build_runtime(ONE_PER_NODE)
+    (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    constraint = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    spread = {**constraint, "labelSelector": {"matchExpressions": [{"key": words.JOB_LABEL, "operator": "Exists"}]}}
+    job["template"]["spec"]["template"]["spec"]["topologySpreadConstraints"] = [spread]
     controlled_bed.api.apply(runtime)
     yield
     controlled_bed.api.delete(runtime)
@@ -96,7 +109,7 @@ class Hands:
     async def quiet(self, epochs: list[int]) -> None:
         """Nothing new begins for a while."""
         await asyncio.sleep(QUIET_SECONDS)
-        assert self.at.epochs(self.job) == epochs
+        self.at.check_epochs(self.job, epochs)
 
 
 async def run_lonely(at: KubeflowStage, **more: Any) -> tuple[JobRef, Hands]:
@@ -116,6 +129,11 @@ async def await_fact(at: KubeflowStage, is_so: Callable[[], bool], what: str) ->
     await wait_until(is_so, what, at.patience, look_seconds=0.2)
 
 
+def is_ending_pod(hands: Hands, pod: dict[str, Any]) -> bool:
+    """This one was asked to end, and is there still."""
+    return is_ending([one for one in hands.pods() if one["metadata"]["uid"] == pod["metadata"]["uid"]])
+
+
 def is_ending(pods: list[dict[str, Any]]) -> bool:
     return bool(pods) and all("deletionTimestamp" in pod["metadata"] for pod in pods)
 
@@ -126,7 +144,7 @@ async def goes_on(at: KubeflowStage, ref: JobRef, executions: int) -> list[int]:
     assert seen.execution is not None
     await at.begun(ref, seen.execution.epoch)
     epochs = at.epochs(ref.job)
-    assert all(a < b for a, b in pairwise(epochs)), epochs
+    at.check_epochs(ref.job, sorted(set(epochs)))
     return epochs
 
 
@@ -200,6 +218,10 @@ def test_a_pod_that_was_force_deleted_on_a_silent_node_is_unproven_until_the_nod
         assert (await at.adapter.inspect(ref)).state is State.HOLDING
         await at.adapter.release(ref, hold, deadline=soon())
         await hands.quiet([1_000_001])
+        waiting = await at.until(ref, lambda o: o.pending is not None and "not proven" in o.pending.message)
+        assert waiting.pending is not None
+        assert pod["metadata"]["name"] in waiting.pending.message
+        assert LONELY in waiting.pending.message
         await asyncio.to_thread(at.bed.resume, LONELY)
         assert len(await goes_on(at, ref, 2)) >= 2
 
@@ -208,13 +230,13 @@ def test_a_pod_that_was_force_deleted_on_a_silent_node_is_unproven_until_the_nod
 
 def test_a_restart_waits_for_a_rank_that_cannot_end(stage: KubeflowStage) -> None:
     async def scenario(at: KubeflowStage) -> None:
-        steady, lonely = (at.role("run", name=name, resources=SMALL) for name in ("steady", "lonely"))
-        ref = await at.run(at.roles(steady, lonely, max_restarts=2, queue="q", runtime=ON_LONELY))
-        await at.begun(ref, 1_000_001)
-        hands = Hands(at, ref)
-        await at.tell(ref, "exit 5", role="steady")
+        ref, hands = await run(at, nodes=2, max_restarts=2, runtime=ONE_PER_NODE)
+        (lonely,) = [pod for pod in hands.pods() if pod["spec"]["nodeName"] == LONELY]
         at.bed.pause(LONELY)
-        await hands.quiet(at.epochs(ref.job))
+        await at.tell(ref, "exit 5", rank=1 - int(lonely["metadata"]["labels"][words.COMPLETION_INDEX_LABEL]))
+        await await_fact(at, lambda: is_ending_pod(hands, lonely), "a restart that ends the other rank")
+        await hands.quiet([1_000_001])
+        assert is_ending_pod(hands, lonely)
         await asyncio.to_thread(at.bed.resume, LONELY)
         assert len(await goes_on(at, ref, 2)) >= 2
 
@@ -322,17 +344,26 @@ def test_a_new_submission_waits_for_the_dying_pods_of_the_old(stage: KubeflowSta
         spec = at.spec("run", queue="q", nodes=2, resources=SMALL)
         again = await at.run(spec, job=ref.job, submission=2)
         await at.begun(again, 2_000_001)
-        assert at.epochs(ref.job) == [1_000_001, 2_000_001]
+        at.check_epochs(ref.job, [1_000_001, 2_000_001])
 
     stage.play(scenario)
 
 
-def test_hold_and_release_at_once_end_in_one_execution(stage: KubeflowStage) -> None:
+def test_holds_and_releases_at_once_end_in_one_execution(stage: KubeflowStage) -> None:
+    """Three hands at once, each of which holds and lets go again."""
+
     async def scenario(at: KubeflowStage) -> None:
         ref, _ = await run(at, "slow", "1")
-        for _ in range(3):
-            hold = await at.hold(ref)
-            await at.adapter.release(ref, hold, deadline=soon())
-        assert len(await goes_on(at, ref, 2)) >= 2
+
+        async def hold_and_release(key: str) -> None:
+            for _ in range(2):
+                hold = await at.hold(ref, key)
+                await at.adapter.release(ref, hold, deadline=soon())
+
+        await asyncio.gather(*(hold_and_release(f"hand-{n}") for n in range(3)))
+        await goes_on(at, ref, 2)
+        seen = await at.adapter.inspect(ref)
+        assert seen.execution is not None
+        assert at.epochs(ref.job)[-1] == seen.execution.epoch
 
     stage.play(scenario)

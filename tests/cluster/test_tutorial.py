@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.model.ledger import build_ledger_name
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter, OutputRequest
 from airflow_provider_dispatch.adapters.registry import build_adapter
 from airflow_provider_dispatch.core.capabilities import Answer, Capability, Source
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
-from airflow_provider_dispatch.core.identity import build_job_id
+from airflow_provider_dispatch.core.identity import JobID, build_job_id
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.observation import Observation
@@ -116,8 +118,21 @@ async def a_started_job_waits_behind_its_gate(bed: Bed, adapter: DispatchAdapter
 
 
 def edit_the_original(bed: Bed) -> None:
-    """Somebody gives the runtime an image that doesn't exist."""
-    bed.api.apply(objects.build_runtime(RUNTIME, image="localhost/not-there:1"))
+    """Somebody gives the runtime an image that doesn't exist, and its pods another time zone and another label."""
+    edited = objects.build_runtime(RUNTIME, image="localhost/not-there:1")
+    (job,) = edited["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]
+    pod.setdefault("metadata", {}).setdefault("labels", {})["example.com/edited"] = "yes"
+    pod["spec"]["containers"][0].setdefault("env", []).append({"name": "TZ", "value": "Asia/Tokyo"})
+    bed.api.apply(edited)
+
+
+def the_pods_know_nothing_of_the_edit(bed: Bed) -> None:
+    pods = objects_of(bed, "Pod", "v1")
+    assert len(pods) == 2
+    for pod in pods:
+        assert "example.com/edited" not in pod["metadata"]["labels"]
+        assert "TZ" not in {one["name"] for one in pod["spec"]["containers"][0]["env"]}
 
 
 async def it_runs_under(bed: Bed, adapter: DispatchAdapter, ref: JobRef, a: int) -> None:
@@ -158,6 +173,7 @@ def test_the_tutorial(tutorial: Bed) -> None:
 
             await adapter.open(ref, deadline=a_minute_from_now())
             await it_runs_under(tutorial, adapter, ref, 1)
+            the_pods_know_nothing_of_the_edit(tutorial)
 
             until_then = datetime.now(UTC) + timedelta(hours=1)
             wish = HoldRequest("tutorial", Actor(ActorKind.HUMAN, "tutorial"), "the tutorial's hold", until_then)
@@ -180,16 +196,16 @@ def test_the_tutorial(tutorial: Bed) -> None:
 
             report = await adapter.stop(request.job, reason="the tutorial is over", deadline=a_minute_from_now())
             assert report.is_complete, report
-            kinds = {one.object.split()[0] for one in report.stopped}
-            assert {"TrainJob", "TrainingRuntime", "JobSet", "Job", "Pod", "Workload"} <= kinds
+            counted = Counter(one.object.split()[0] for one in report.stopped)
+            assert counted == {"TrainJob": 1, "TrainingRuntime": 1, "JobSet": 1, "Job": 1, "Pod": 2, "Workload": 1}
             gone = await adapter.inspect(ref)
             assert (gone.state, gone.cause, gone.detail) == (State.GONE, Cause.STOPPED, "the tutorial is over")
-        only_the_ledgers_are_left(tutorial)
+        only_the_ledgers_are_left(tutorial, request.job)
 
     asyncio.run(program())
 
 
-def only_the_ledgers_are_left(bed: Bed) -> None:
+def only_the_ledgers_are_left(bed: Bed, job: JobID) -> None:
     for kind, version in (
         ("TrainJob", TRAINER),
         ("TrainingRuntime", TRAINER),
@@ -199,5 +215,7 @@ def only_the_ledgers_are_left(bed: Bed) -> None:
         ("Workload", KUEUE),
     ):
         assert objects_of(bed, kind, version) == [], kind
-    names = [raw["metadata"]["name"] for raw in objects_of(bed, "ConfigMap", "v1")]
-    assert [name for name in names if not name.startswith(("dj-", "kube-root-ca"))] == []
+    # The other job's ledger is the second one.
+    names = {raw["metadata"]["name"] for raw in objects_of(bed, "ConfigMap", "v1")} - {"kube-root-ca.crt"}
+    assert build_ledger_name(job) in names
+    assert len(names) == 2, names

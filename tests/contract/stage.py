@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Self
@@ -41,6 +41,10 @@ def new_job() -> JobID:
 def soon() -> datetime:
     """A deadline that a healthy call meets."""
     return datetime.now(UTC) + CALL
+
+
+class BrokenPromiseError(AssertionError):
+    """Two executions at once, or an epoch that must not be: never late, so no test that saw it is played again."""
 
 
 class Difference(StrEnum):
@@ -86,9 +90,27 @@ class Stage(ABC):
         await self.set_up()
         try:
             await asyncio.wait_for(scenario(self), self.limit.total_seconds())
-            assert self.overlaps() == []
         finally:
-            await self.tear_down()
+            try:
+                self.check_overlaps()
+            finally:
+                await self.tear_down()
+
+    def check_overlaps(self) -> None:
+        """No rank saw another execution beside its own; looked at also when a scenario has failed otherwise.
+
+        :raises BrokenPromiseError: one did.
+        """
+        if overlaps := self.overlaps():
+            raise BrokenPromiseError(f"two executions at once: {overlaps}")
+
+    def check_epochs(self, job: JobID, expected: Sequence[int]) -> None:
+        """Rank 0 ran under these epochs and no others.
+
+        :raises BrokenPromiseError: it ran under others.
+        """
+        if (seen := self.epochs(job)) != list(expected):
+            raise BrokenPromiseError(f"ran under the epochs {seen} instead of {list(expected)}")
 
     @property
     def counted(self) -> dict[str, int]:

@@ -102,7 +102,9 @@ class ProcessStage(Stage):
     def epochs(self, job: JobID) -> list[int]:
         """As rank 0 of the first role wrote them down."""
         paths = sorted(self.find_control(job).glob(f"{job}-*-0.epochs"))
-        return [int(line) for line in paths[0].read_text().splitlines()] if paths else []
+        lines = paths[0].read_text().splitlines() if paths else []
+        # A pod that was let through by hand has none.
+        return [int(line) for line in lines if line]
 
     async def begun(self, ref: JobRef, epoch: int) -> None:
         """Look into its file."""

@@ -65,6 +65,19 @@ def test_a_job_that_a_later_try_owns_is_left(stage: Stage) -> None:
     assert end(stage, "failed") is State.RUNNING
 
 
+@pytest.mark.parametrize("on_timeout", ["stop", "hold"])
+def test_a_job_that_a_later_try_owns_is_left_when_the_time_of_this_one_is_over(stage: Stage, on_timeout: str) -> None:
+    stage.execution_timeout = timedelta(seconds=1)
+    former = stage.leg
+    stage.retry(SECOND).begin()
+    stage.world.advance(timedelta(seconds=2))
+
+    killing.end_killed_job("some_connection", former, on_timeout, lambda _: "running")
+
+    stage.world.advance(timedelta(0))
+    assert run(stage.adapter.inspect(JOB)).state is State.RUNNING
+
+
 @pytest.mark.parametrize(
     ("on_timeout", "state"), [("stop", State.GONE), ("hold", State.HELD), ("leave", State.RUNNING)]
 )

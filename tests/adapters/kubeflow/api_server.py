@@ -177,6 +177,10 @@ class ApiServer:
     def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
         self._remove((resource.api_version, namespace, resource.plural, name))
 
+    def lose(self, resource: Resource, name: str, namespace: str = "") -> None:
+        """An object goes, and no watch will ever tell."""
+        del self.objects[(resource.api_version, namespace, resource.plural, name)]
+
     def compact(self) -> None:
         """Forget all history: an older version can't be watched any more."""
         self.oldest = self._version

@@ -122,6 +122,36 @@ def test_the_present_state_comes_at_once_and_then_each_change(world):
     assert [names(one.pods) for one in (second, third)] == [["p0", "p1"], ["p1"]]
 
 
+def test_what_no_watch_has_told_is_found_by_listing_again(world):
+    async def scenario():
+        now = 0.0
+        refs = []
+
+        def prepare(server):
+            refs.append(add_trainjob(server))
+            add_beneath(server, refs[0], PODS, "p0")
+
+        async with world(prepare, relist_seconds=1000.0, monotonic=lambda: now) as here:
+            with here.watch.subscribe(refs) as subscription:
+                await take_until(subscription, refs[0], lambda found: len(found.pods) == 1)
+                await here.settle()
+                here.server.lose(PODS, "p0", NS)
+                lists = []
+                for moment in (500.0, 1001.0):
+                    now = moment
+                    before = here.server.count("/")
+                    here.server.end_watches()
+                    await here.server.wait_for_watches(0)
+                    await here.settle()
+                    lists.append(here.server.count("/") - before)
+                last = await take_until(subscription, refs[0], lambda found: not found.pods)
+            return lists, last
+
+    lists, last = run(scenario())
+    assert lists == [0, KINDS]
+    assert last.trainjob is not None
+
+
 def test_a_hundred_waiters_cost_what_one_does(world):
     async def scenario(number):
         refs: list[JobRef] = []
