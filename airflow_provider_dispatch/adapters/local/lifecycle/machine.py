@@ -7,7 +7,7 @@ durable before it carries out the first effect; so A is on disk before a process
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
@@ -21,14 +21,17 @@ from airflow_provider_dispatch.adapters.local.lifecycle.queueing import (
     build_placement,
     build_shapes,
     build_state,
+    derive_postponement,
     derive_waiting_changes,
+    wants_room,
 )
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Ending, Key, Status, Submission
 from airflow_provider_dispatch.adapters.local.lifecycle.turn import Turn
 from airflow_provider_dispatch.adapters.local.scheduling.admission import decide_admission
-from airflow_provider_dispatch.adapters.local.scheduling.model import Plan, Reservation, Shape
+from airflow_provider_dispatch.adapters.local.scheduling.model import Plan, Reason, Reservation, Shape
 from airflow_provider_dispatch.adapters.local.scheduling.waiting_line import positions
 from airflow_provider_dispatch.core.holds import lift_expired, next_expiry
+from airflow_provider_dispatch.core.observation import Pending
 from airflow_provider_dispatch.core.state import Cause
 
 
@@ -134,12 +137,14 @@ class Machine:
                 batch.effects.extend(messages.LiftHold(key, hold) for hold in over)
 
     def _admit(self, batch: _Batch) -> None:
-        state = build_state(batch.jobs(), self._config, self._reservations, batch.now)
+        jobs = batch.jobs()
+        state = build_state(jobs, self._config, self._reservations, batch.now)
         plan = decide_admission(state, batch.now.timestamp())
         keys = {job.admission_key: key for key, job in self._jobs.items()}
         self._reservations = plan.reservations
         self._wake_at = datetime.fromtimestamp(plan.wake_at, UTC) if plan.wake_at is not None else None
         self._carry_out(plan, keys, batch)
+        self._tell_postponed(jobs, batch)
 
     def _carry_out(self, plan: Plan, keys: dict[str, Key], batch: _Batch) -> None:
         for name, placement in plan.admit.items():
@@ -151,11 +156,20 @@ class Machine:
             turn.note("preempting", preemption.message)
             turn.end_execution(Ending.PREEMPTION)
         for name, reason in plan.reasons.items():
-            changes = derive_waiting_changes(batch.status(keys[name]), reason)
-            if changes:
-                turn = batch.turn(keys[name])
-                turn.change(**changes)
-                turn.note("waiting", reason.message)
+            self._tell_waiting(keys[name], reason, batch)
+
+    def _tell_postponed(self, jobs: Mapping[Key, Job], batch: _Batch) -> None:
+        """Admission knows nothing of these jobs, and they wait, too."""
+        for key, job in jobs.items():
+            if wants_room(job) and (reason := derive_postponement(job, jobs, batch.now)) is not None:
+                self._tell_waiting(key, reason, batch)
+
+    def _tell_waiting(self, key: Key, reason: Reason | Pending, batch: _Batch) -> None:
+        changes = derive_waiting_changes(batch.status(key), reason)
+        if changes:
+            turn = batch.turn(key)
+            turn.change(**changes)
+            turn.note("waiting", reason.message)
 
     def _close(self, batch: _Batch) -> Outcome:
         statuses, effects, notes = batch.close(self._generation)

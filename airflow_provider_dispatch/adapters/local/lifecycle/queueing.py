@@ -90,15 +90,23 @@ def build_placed(job: Job) -> PlacedJob:
     )
 
 
-def is_candidate(job: Job, jobs: Mapping[Key, Job], now: datetime) -> bool:
-    """It may be admitted: wanted, not ended, its pause over, and no process of any of its submissions is left."""
-    status, request = job.status, job.submission.request
-    if not job.submission.is_wanted or status.end is not None or status.execution is not None:
-        return False
+def wants_room(job: Job) -> bool:
+    """It is to run, has not ended and has no processes."""
+    return job.submission.is_wanted and job.status.end is None and job.status.execution is None
+
+
+def derive_postponement(job: Job, jobs: Mapping[Key, Job], now: datetime) -> Pending | None:
+    """Why a job that wants room isn't offered any yet; None when it is."""
+    request = job.submission.request
     if request.not_before is not None and now < request.not_before:
-        return False
-    siblings = (jobs.get((request.job, number)) for number in range(1, request.submission))
-    return all(sibling is None or sibling.status.execution is None for sibling in siblings)
+        return Pending(
+            "not_before", f"it is not to be admitted before {request.not_before.isoformat(timespec='seconds')}"
+        )
+    for number in range(1, request.submission):
+        sibling = jobs.get((request.job, number))
+        if sibling is not None and sibling.status.execution is not None:
+            return Pending("ending", f"processes of submission {number} are still ending")
+    return None
 
 
 def build_state(
@@ -108,7 +116,11 @@ def build_state(
     return AdmissionState(
         nodes=(config.node,),
         queues=config.queues,
-        waiting=tuple(build_waiting(job) for job in jobs.values() if is_candidate(job, jobs, now)),
+        waiting=tuple(
+            build_waiting(job)
+            for job in jobs.values()
+            if wants_room(job) and derive_postponement(job, jobs, now) is None
+        ),
         placed=tuple(build_placed(job) for job in jobs.values() if job.status.execution is not None),
         reservations=reservations,
         starvation_after=config.starvation_after,
@@ -116,9 +128,9 @@ def build_state(
     )
 
 
-def derive_waiting_changes(status: Status, reason: Reason) -> dict[str, object]:
+def derive_waiting_changes(status: Status, reason: Reason | Pending) -> dict[str, object]:
     """The fields of the status that a reason changes; empty when it says nothing new."""
-    pending = Pending(reason.code.value, reason.message)
+    pending = reason if isinstance(reason, Pending) else Pending(reason.code.value, reason.message)
     cause = Cause.NO_CAPACITY if reason.code in NEVER else None
     detail = reason.message if cause is not None else ""
     if (status.pending, status.cause, status.detail) == (pending, cause, detail):

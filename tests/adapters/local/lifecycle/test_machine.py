@@ -18,6 +18,7 @@ from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
 from airflow_provider_dispatch.core.identity import Identity, JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.observation import Pending
 from airflow_provider_dispatch.core.records import StartRequest
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import RefusedError
@@ -303,6 +304,8 @@ def test_a_pause_delays_admission_and_sets_a_timer(driver: Driver) -> None:
     later = NOW + timedelta(seconds=30)
     key = driver.submit(not_before=later)
     assert (driver.state(key), driver.machine.next_timer()) == (State.QUEUED, later)
+    pending = driver.statuses[key].pending
+    assert pending == Pending("not_before", "it is not to be admitted before 2030-01-01T00:00:30+00:00")
     assert not driver.machine.is_idle()
     driver.now = later
     effects = driver.apply(messages.Tick())
@@ -316,6 +319,7 @@ def test_a_new_submission_waits_for_the_processes_of_the_old_one(driver: Driver)
     driver.exit(old, 1)
     new = driver.submit(number=2, resources={})
     assert (driver.state(old), driver.state(new)) == (State.FAILED, State.QUEUED)
+    assert driver.statuses[new].pending == Pending("ending", "processes of submission 1 are still ending")
     driver.gone(old)
     assert driver.identity(new).epoch == 2_000_001
 
