@@ -22,6 +22,7 @@ from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import RefusedError
+from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import Manifest
 from tests.cluster.testbed.bed import Bed
@@ -83,14 +84,24 @@ class CauseStage(KubeflowStage):
         (mine,) = [one for one in found if one["metadata"]["ownerReferences"][0]["name"] == name]
         return {"apiVersion": objects.KUEUE_VERSION, "kind": "Workload", **mine}
 
+    def pods(self, ref: JobRef) -> list[Manifest]:
+        label = f"labelSelector=dispatch.phpboyscout.uk/job={ref.job.lower()}"
+        found: list[Manifest] = self.bed.api.get("Pod", namespace=self.namespace, query=label)["items"]
+        return found
+
     def living(self, ref: JobRef) -> list[str]:
         """Its pods that have not ended: name and node."""
-        label = f"labelSelector=dispatch.phpboyscout.uk/job={ref.job.lower()}"
         return [
             f"{pod['metadata']['name']} on {pod['spec'].get('nodeName', 'no node')}"
-            for pod in self.bed.api.get("Pod", namespace=self.namespace, query=label)["items"]
+            for pod in self.pods(ref)
             if pod["status"].get("phase") not in {"Succeeded", "Failed"}
         ]
+
+    def remove_pods(self, ref: JobRef) -> None:
+        """As Kubernetes does once there are many that have ended. Returns when they are gone."""
+        for pod in self.pods(ref):
+            self.bed.api.delete({"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]})
+        Waiter(0.2).wait_for(lambda: not self.pods(ref), timeout_seconds=30, what="pods to be gone")
 
     async def is_over(self, ref: JobRef, *, but_on: str = "no such node") -> None:
         """None of its pods lives longer than the grace, once Kubernetes or the controller has seen the failure.
@@ -179,6 +190,8 @@ def test_a_rank_that_ends_badly_is_named_with_its_last_lines(stage, command, sai
         assert (told.rank.rank, told.rank.exit_code, told.rank.signal) == (1, code, signal)
         assert told.last_lines[-1] == "the last thing it said"
         await at.is_over(ref)
+        at.remove_pods(ref)
+        assert (await at.adapter.inspect(ref)).last_lines[-1] == "the last thing it said"
 
     stage.play(scenario)
 

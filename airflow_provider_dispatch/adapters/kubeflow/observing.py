@@ -19,6 +19,7 @@ from airflow_provider_dispatch.adapters.kubeflow.fetching import fetch_events, f
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.derive import derive_observation
+from airflow_provider_dispatch.adapters.kubeflow.model.derive.ending import LAST_LINES
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.object_set import ObjectSet
 from airflow_provider_dispatch.adapters.kubeflow.model.rank_pods import find_rank_pods
@@ -35,7 +36,6 @@ from airflow_provider_dispatch.exceptions import DispatchError
 FRESH = timedelta(seconds=60)
 STUCK = timedelta(seconds=10)
 """A job that starts and has no pod for so long may have been refused one: events alone tell."""
-LAST_LINES = 10
 MOST_BYTES = 64 * 1024
 _log = logging.getLogger(__name__)
 

@@ -62,7 +62,8 @@ def build_role_pods(request: StartRequest, role: RoleSpec, template: Raw, terms:
         "env": merge_variables(own, build_role_variables(request, role, terms)),
         "lifecycle": {"preStop": {"sleep": {"seconds": TERM_DELAY_SECONDS}}, **fields.mapping(container, "lifecycle")},
         "terminationMessagePath": words.RESULT_PATH,
-        "terminationMessagePolicy": "File",
+        # The controller may read no log: so a failed rank's last lines stand in its status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     container.pop("args", None)
     if role.requests:

@@ -29,6 +29,11 @@ from airflow_provider_dispatch.exceptions import ProtocolError
 
 LONGEST_MESSAGE = 4096
 """Bytes of a termination message (pkg/kubelet, 1.35)."""
+LONGEST_TAIL = 2048
+"""Bytes of a log's end in the place of a termination message (pkg/kubelet/container, 1.35)."""
+LAST_LINES = 10
+"""Of the first rank that failed, for people."""
+_ENDED_BY_ITSELF = ("Error", "OOMKilled")
 _SUCCEEDED = "Succeeded"
 _FAILURES = ("Failed", "FailedToStart")
 
@@ -123,7 +128,18 @@ def _build_end(scene: Scene, reason: Reason, at: datetime | None, rank: Rank | N
         reason.detail,
         reason.evidence,
         derive_failed_rank(rank) if rank is not None else None,
+        derive_last_lines(rank) if rank is not None else (),
     )
+
+
+def derive_last_lines(rank: Rank) -> tuple[str, ...]:
+    """What a failed rank has printed last, as far as its status carries it; empty where it tells something else."""
+    if rank.exit is None or rank.exit.code == 0 or rank.exit.reason not in _ENDED_BY_ITSELF:
+        return ()
+    lines = rank.exit.message.splitlines()
+    # The kubelet cuts the beginning off, in the middle of a line.
+    is_cut = len(rank.exit.message.encode()) >= LONGEST_TAIL and len(lines) > 1
+    return tuple(lines[is_cut:][-LAST_LINES:])
 
 
 def _find_lost_dependency(scene: Scene) -> End | None:

@@ -139,7 +139,8 @@ def _build_state(more: Mapping[str, Any]) -> Manifest:
     if "exit" in more:
         ended = {"exitCode": more["exit"], "finishedAt": ago(more.get("finished", 10))}
         ended["startedAt"] = ago(more.get("began", 275))
-        return {"terminated": ended | {"reason": more.get("exit_reason", ""), "message": more.get("message", "")}}
+        reason = more.get("exit_reason", "Error" if more["exit"] else "Completed")
+        return {"terminated": ended | {"reason": reason, "message": more.get("message", "")}}
     if "waiting" in more:
         return {"waiting": {"reason": more["waiting"], "message": more.get("message", "")}}
     return {"running": {"startedAt": ago(275)}}

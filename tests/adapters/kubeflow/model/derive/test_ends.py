@@ -32,6 +32,28 @@ def held_since(seconds: float) -> str:
     return dump(HoldBook((Hold(1, "k", ANN, "why", NOW - timedelta(seconds=seconds)),), 1))
 
 
+PRINTED = "\n".join(f"line {n}" for n in range(12))
+LONG = ("x" * 3000 + "\nlast")[-2048:]
+
+
+@pytest.mark.parametrize(
+    ("ended", "lines"),
+    [
+        (pod(0, phase="Failed", exit=3, message="lost\nthe thread\n"), ("lost", "the thread")),
+        (pod(0, phase="Failed", exit=137, exit_reason="OOMKilled", message="at step 7"), ("at step 7",)),
+        (pod(0, phase="Failed", exit=3, message=PRINTED), tuple(PRINTED.splitlines()[2:])),
+        (pod(0, phase="Failed", exit=3, message=LONG), ("last",)),
+        (pod(0, phase="Failed", exit=128, exit_reason="StartError", message="no such file"), ()),
+        (pod(0, phase="Failed", exit=3), ()),
+    ],
+    ids=["some", "out of memory", "the last ten", "cut by the kubelet", "said by the runtime", "none"],
+)
+def test_the_status_of_a_failed_rank_tells_what_it_printed_last(ended, lines):
+    seen = derive(trainjob(), workload(), jobset(), ended)
+    assert seen.state is State.FAILED
+    assert seen.last_lines == lines
+
+
 @pytest.mark.parametrize(
     ("ended", "cause", "detail"),
     [
