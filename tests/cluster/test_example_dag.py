@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hold-and-release example on the cluster of all tests, its controller a process beside them.
 
-Where the controller runs in pods, :mod:`.test_bare_to_proven` plays it in every run; here it is for other clusters.
+:mod:`.test_bare_to_proven` plays it where the controller runs in pods.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import pytest
 from tests.cluster.hold_and_release import FIRST, QUEUE, ROOM_OF_ONE, SECOND, Place, open_airflow, play_hold_and_release
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.objects import build_namespace, build_quota_queue
-
-pytestmark = pytest.mark.matrix
 
 
 @pytest.fixture
