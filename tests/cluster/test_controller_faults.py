@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.execution_record import ExecutionRecord
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.state import State
@@ -368,7 +369,9 @@ class TestKilled:
             at.check_epochs(ref.job, [])
             assert [name_of(pod) for pod in await gated_pods(at, 1)] == [name_of(second)]
             (trainjob,) = objects_of(at, "TrainJob", TRAINER_VERSION)
-            assert first["metadata"]["uid"] not in str(trainjob["metadata"]["annotations"])
+            record = ExecutionRecord.from_json(trainjob["metadata"]["annotations"][words.RECORD_ANNOTATION])
+            assert record.pods == ()
+            assert [pod.uid for pod in record.undead] == [first["metadata"]["uid"]]
             at.bed.api.delete(first)
             await at.until(ref, lambda o: o.state is State.RUNNING and o.execution is not None)
             await wait_until(lambda: bool(at.epochs(ref.job)), "an execution", at.patience)

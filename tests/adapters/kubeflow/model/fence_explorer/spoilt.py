@@ -318,6 +318,9 @@ RULES = {
     "pods are recorded before they are lifted": _spoil(
         Protocol(records_first=False), "crash delete-pod", f"{SAFETY} a-grows"
     ),
+    "TrainJob and Workload are read again before the first lift": _spoil(
+        Protocol(reads_again=False), "delete-workload force-delete", "ready-is-true", controllers=2
+    ),
     "a replaced pod closes the execution": _spoil(
         Protocol(decide_fence=blind_fence(sees_no_replacement)), "delete-pod", SAFETY
     ),
