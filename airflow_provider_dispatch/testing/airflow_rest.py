@@ -2,15 +2,17 @@
 """Airflow's public REST API as far as tests need it: trigger, look, clear, mark, delete.
 
 Used through :class:`~airflow_provider_dispatch.testing.airflow_processes.RealAirflow`; works against any Airflow 3 with
-simple logins. Never waits and never retries: that is the caller's business.
+simple logins. Never waits for anything to happen: that is the caller's business. Asks again only where Airflow's
+database was locked by another of its components, as SQLite is at times, and nothing was done.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -21,6 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 #: (dag id, run id)
 Run: TypeAlias = tuple[str, str]
 UNMAPPED = -1
+MOST_TRIES = 5
+LOCKED_SECONDS = 1.0
+"""Before Airflow is asked again after its database was locked."""
 
 
 class RestError(RuntimeError):
@@ -32,6 +37,11 @@ class RestError(RuntimeError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def is_locked(self) -> bool:
+        """Airflow's database refused the whole transaction."""
+        return self.status == 500 and "Database error" in str(self)
 
 
 class _Answer(BaseModel):
@@ -96,16 +106,25 @@ class AirflowRest:
     """One user's view of one Airflow.
 
     :param login: None asks without saying who, as a stranger would.
+    :param sleep: of a wait for the database.
     """
 
-    def __init__(self, url: str, login: Login | None, *, timeout_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        login: Login | None,
+        *,
+        timeout_seconds: float = 60.0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._sleep = sleep
         self._url = url.rstrip("/")
         self._login = login
         self._timeout_seconds = timeout_seconds
         self._token: str | None = None
 
     def request(self, method: str, path: str, body: JsonValue = None) -> str:
-        """Any request, as JSON text. Logs in first; once more when the token is no longer accepted.
+        """Any request, as JSON text. Logs in first, and again when the token is no longer accepted.
 
         :param path: everything after the address, quoted.
         """
@@ -113,13 +132,17 @@ class AirflowRest:
             return self._send(method, path, body, token=None)
         if self._token is None:
             self._token = self._log_in(self._login)
-        try:
-            return self._send(method, path, body, token=self._token)
-        except RestError as error:
-            if error.status != 401:
-                raise
-            self._token = self._log_in(self._login)
-            return self._send(method, path, body, token=self._token)
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return self._send(method, path, body, token=self._token)
+            except RestError as error:
+                if error.status == 401:
+                    self._token = self._log_in(self._login)
+                elif not error.is_locked:
+                    raise
+                else:
+                    self._sleep(LOCKED_SECONDS)
+        return self._send(method, path, body, token=self._token)
 
     def is_healthy(self, components: Sequence[str]) -> bool:
         """Whether all of these have reported lately, named as Airflow's health check names them."""

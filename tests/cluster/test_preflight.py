@@ -6,6 +6,7 @@ nothing is left, also when somebody presses Ctrl-C.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight import CHECKS
 from airflow_provider_dispatch.cli.exit_codes import ExitCode
-from airflow_provider_dispatch.core.capabilities import REQUIRED, Preflight, Source
+from airflow_provider_dispatch.core.capabilities import REQUIRED, Capability, Preflight, Source
+from airflow_provider_dispatch.hooks.dispatch import DispatchHook
 from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.set_up import KUEUE, TRAINER, Installation, governed, opened
 from tests.cluster.testbed import objects
@@ -73,11 +76,34 @@ def test_a_healthy_cluster_is_proved_and_nothing_is_left(made: Installation, mod
     assert len([one for one in asked if one.status >= 400 and one.status != 404]) == (mode == "queue"), asked
 
 
+def build_connection(made: Installation, **more: object) -> dict[str, object]:
+    """As Airflow's side has it, with its rights alone."""
+    about = {"kubeconfig": str(made.write_kubeconfig(made.jobs, "airflow")), "namespace": made.jobs}
+    return {"backend": "kubeflow", **about, **made.terms.names, "queue": objects.LOCAL_QUEUE, **more}
+
+
+def test_the_test_button_shows_every_line(made: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(**more: object) -> tuple[bool, list[str]]:
+        connection = {"conn_type": "dispatch", "extra": build_connection(made, **more)}
+        monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(connection))
+        is_fine, message = DispatchHook("cluster").test_connection()
+        return is_fine, message.splitlines()
+
+    is_fine, lines = press()
+    assert is_fine, lines
+    assert {line.partition(":")[0] for line in lines[:-1]} == {*CHECKS, *Capability}
+    assert lines[-1] == "checked 0 s ago"
+
+    is_fine, lines = press(queue="nowhere")
+    assert not is_fine
+    (said,) = [line for line in lines if line.startswith("queue: ")]
+    assert "no" in said
+    assert "nowhere" in said
+
+
 def test_who_presses_ctrl_c_leaves_nothing(made: Installation, tmp_path: Path) -> None:
     settings = tmp_path / "cluster.yaml"
-    connection = {"kubeconfig": str(made.write_kubeconfig(made.jobs, "airflow")), "namespace": made.jobs}
-    named = {"backend": "kubeflow", **connection, **made.terms.names, "queue": objects.LOCAL_QUEUE}
-    settings.write_text(yaml.safe_dump(named))
+    settings.write_text(yaml.safe_dump(build_connection(made)))
     command = [sys.executable, "-m", "airflow_provider_dispatch.cli", "preflight", "--settings", str(settings)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         try:

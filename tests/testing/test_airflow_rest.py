@@ -30,12 +30,16 @@ TASK = {
 
 
 class StandIn(HTTPServer):
-    """Answers from a table, forgets every token but the newest, and remembers what it was asked."""
+    """Answers from a table, forgets every token but the newest, and remembers what it was asked.
+
+    :ivar locked: how often its database still refuses.
+    """
 
     def __init__(self, answers: dict[str, object]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers = answers
         self.logins = 0
+        self.locked = 0
         self.asked: list[tuple[str, str, object]] = []
 
     @property
@@ -55,6 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Bearer token {self.server.logins}":
             return self._send(401, {"detail": "who are you?"})
         self.server.asked.append((self.command, self.path, body))
+        if self.server.locked:
+            self.server.locked -= 1
+            return self._send(500, {"detail": {"reason": "Database error", "statement": "hidden"}})
         if self.path not in self.server.answers:
             return self._send(404, {"detail": "not found"})
         return self._send(200, self.server.answers[self.path])
@@ -122,6 +129,20 @@ def test_an_unknown_dag_is_an_answer_and_another_error_is_not(server, rest):
     with pytest.raises(RestError) as missing:
         rest.fetch_run(RUN)
     assert missing.value.status == 404
+
+
+@pytest.mark.parametrize(("locked", "is_answered"), [(4, True), (5, False)])
+def test_a_locked_database_is_asked_again_a_few_times(server, locked, is_answered):
+    pauses: list[float] = []
+    rest = AirflowRest(server.url, Login("ann", "secret"), sleep=pauses.append)
+    server.locked, server.answers = locked, {"/x": {}}
+
+    if is_answered:
+        assert rest.request("POST", "/x", {}) == "{}"
+    else:
+        with pytest.raises(RestError, match="Database error"):
+            rest.request("POST", "/x", {})
+    assert pauses == [1.0] * 4
 
 
 def test_no_answer_has_the_status_zero():
