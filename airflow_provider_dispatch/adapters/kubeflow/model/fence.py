@@ -171,7 +171,8 @@ def find_obstacles(record: ExecutionRecord, pods: Sequence[PodView], submission:
 
 def _is_candidate(pod: PodView, trainjob: TrainJobView) -> bool:
     made_by = (pod.submission, pod.jobset_uid, pod.restart)
-    is_waiting = pod.has_fence and pod.is_left and not pod.is_deleting
+    # One that garbage collection has failed at the fence is left, and can't become a part of anything any more.
+    is_waiting = pod.has_fence and pod.is_left and not has_left(pod)
     return is_waiting and made_by == (trainjob.submission, trainjob.jobset_uid, trainjob.restart)
 
 

@@ -167,6 +167,10 @@ def test_a_recorded_pod_counts_as_alive_though_it_is_gated():
     assert plan.reason == "waiting for old pods: pod rank-0 on an unknown node (ending)"
 
 
+def test_a_pod_that_failed_at_the_fence_is_not_lifted():
+    assert fence(replace(GATED, phase="Failed", failed_by_gc=True)).lifts == ()
+
+
 def test_a_pod_that_somebody_else_let_through_counts_as_alive():
     by_hand = replace(rank(1), has_fence=False)
     assert fence(GATED, by_hand).reason == "waiting for old pods: pod rank-1 on an unknown node (pending)"
