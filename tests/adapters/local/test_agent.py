@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -259,58 +258,6 @@ def test_while_the_store_cannot_be_written_the_agent_waits_and_then_goes_on(worl
         assert (await at.reach(ref, State.SUCCEEDED)).cause is None
 
     world.play(scenario)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, of 32 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m,mode=700", "tmpfs", folder], capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-@pytest.fixture
-def cramped_world(disk: Path) -> Iterator[World]:
-    """Its store, with everything that belongs to it, lies on that disk."""
-    world = World(disk / "dispatch")
-    yield world
-    world.end_agent()
-
-
-def test_on_a_full_disk_nothing_is_half_made_and_all_goes_on_once_there_is_room(
-    disk: Path, cramped_world: World
-) -> None:
-    async def scenario(at: World) -> None:
-        ref = await at.run(python_job("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"))
-        fill(disk / "ballast")
-        other, large = new_job(), JobSpec(command=["true", "x" * 500_000])
-        with pytest.raises(UnavailableError, match="full") as caught:
-            await at.start(large, job=other)
-        assert caught.value.is_retryable
-        assert (await at.adapter.find(other)).newest is None
-        assert (await at.adapter.inspect(ref)).state is State.RUNNING
-        (at.layout.state_dir(ref.job) / "go").touch()
-        await asyncio.sleep(1.0)
-        (disk / "ballast").unlink()
-        assert (await at.reach(ref, State.SUCCEEDED)).cause is None
-        again = await at.start(large, job=other)
-        await at.adapter.open(again, deadline=soon())
-        assert (await at.reach(again, State.FAILED)).detail == "command 'true': Argument list too long"
-
-    cramped_world.play(scenario)
-
-
-def fill(path: Path) -> None:
-    """Until nothing more fits beside it."""
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
 
 
 def test_a_hold_that_was_released_before_the_agent_looked_ends_the_execution_all_the_same(shared_world) -> None:
