@@ -124,7 +124,7 @@ class AirflowRest:
         self._token: str | None = None
 
     def request(self, method: str, path: str, body: JsonValue = None) -> str:
-        """Any request, as JSON text. Logs in first, and again when the token is no longer accepted.
+        """Any request, as JSON text. Logs in first; once more when the token is no longer accepted.
 
         :param path: everything after the address, quoted.
         """
@@ -132,17 +132,13 @@ class AirflowRest:
             return self._send(method, path, body, token=None)
         if self._token is None:
             self._token = self._log_in(self._login)
-        for _ in range(MOST_TRIES - 1):
-            try:
-                return self._send(method, path, body, token=self._token)
-            except RestError as error:
-                if error.status == 401:
-                    self._token = self._log_in(self._login)
-                elif not error.is_locked:
-                    raise
-                else:
-                    self._sleep(LOCKED_SECONDS)
-        return self._send(method, path, body, token=self._token)
+        try:
+            return self._send_patiently(method, path, body, self._token)
+        except RestError as error:
+            if error.status != 401:
+                raise
+            self._token = self._log_in(self._login)
+            return self._send_patiently(method, path, body, self._token)
 
     def is_healthy(self, components: Sequence[str]) -> bool:
         """Whether all of these have reported lately, named as Airflow's health check names them."""
@@ -223,6 +219,16 @@ class AirflowRest:
     def _log_in(self, login: Login) -> str:
         body: JsonValue = {"username": login.username, "password": login.password}
         return _Token.model_validate_json(self._send("POST", "/auth/token", body, token=None)).access_token
+
+    def _send_patiently(self, method: str, path: str, body: JsonValue, token: str) -> str:
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return self._send(method, path, body, token=token)
+            except RestError as error:
+                if not error.is_locked:
+                    raise
+            self._sleep(LOCKED_SECONDS)
+        return self._send(method, path, body, token=token)
 
     def _send(self, method: str, path: str, body: JsonValue, *, token: str | None) -> str:
         request = urllib.request.Request(  # noqa: S310 # the address is this harness's own

@@ -7,7 +7,7 @@ durable before it carries out the first effect; so A is on disk before a process
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
@@ -21,14 +21,13 @@ from airflow_provider_dispatch.adapters.local.lifecycle.queueing import (
     build_placement,
     build_shapes,
     build_state,
-    derive_postponement,
+    derive_postponements,
     derive_waiting_changes,
-    wants_room,
 )
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Ending, Key, Status, Submission
 from airflow_provider_dispatch.adapters.local.lifecycle.turn import Turn
 from airflow_provider_dispatch.adapters.local.scheduling.admission import decide_admission
-from airflow_provider_dispatch.adapters.local.scheduling.model import Plan, Reason, Reservation, Shape
+from airflow_provider_dispatch.adapters.local.scheduling.model import Plan, Reservation, Shape
 from airflow_provider_dispatch.adapters.local.scheduling.waiting_line import positions
 from airflow_provider_dispatch.core.holds import lift_expired, next_expiry
 from airflow_provider_dispatch.core.observation import Pending
@@ -91,7 +90,7 @@ class Machine:
 
     def positions(self, now: datetime) -> dict[Key, int]:
         """Where the jobs that wait for room stand in their queues; the first has 1."""
-        state = build_state(self._jobs, self._config, (), now)
+        state = build_state(self._jobs, self._config, (), derive_postponements(self._jobs, now))
         keys = {job.admission_key: key for key, job in self._jobs.items()}
         return {keys[name]: position for name, position in positions(state).items()}
 
@@ -138,13 +137,16 @@ class Machine:
 
     def _admit(self, batch: _Batch) -> None:
         jobs = batch.jobs()
-        state = build_state(jobs, self._config, self._reservations, batch.now)
+        postponed = derive_postponements(jobs, batch.now)
+        state = build_state(jobs, self._config, self._reservations, postponed)
         plan = decide_admission(state, batch.now.timestamp())
         keys = {job.admission_key: key for key, job in self._jobs.items()}
         self._reservations = plan.reservations
         self._wake_at = datetime.fromtimestamp(plan.wake_at, UTC) if plan.wake_at is not None else None
         self._carry_out(plan, keys, batch)
-        self._tell_postponed(jobs, batch)
+        # Admission knows nothing of these jobs, and they wait, too.
+        for key, pending in postponed.items():
+            self._tell_waiting(key, pending, batch)
 
     def _carry_out(self, plan: Plan, keys: dict[str, Key], batch: _Batch) -> None:
         for name, placement in plan.admit.items():
@@ -156,20 +158,14 @@ class Machine:
             turn.note("preempting", preemption.message)
             turn.end_execution(Ending.PREEMPTION)
         for name, reason in plan.reasons.items():
-            self._tell_waiting(keys[name], reason, batch)
+            self._tell_waiting(keys[name], Pending(reason.code.value, reason.message), batch)
 
-    def _tell_postponed(self, jobs: Mapping[Key, Job], batch: _Batch) -> None:
-        """Admission knows nothing of these jobs, and they wait, too."""
-        for key, job in jobs.items():
-            if wants_room(job) and (reason := derive_postponement(job, jobs, batch.now)) is not None:
-                self._tell_waiting(key, reason, batch)
-
-    def _tell_waiting(self, key: Key, reason: Reason | Pending, batch: _Batch) -> None:
-        changes = derive_waiting_changes(batch.status(key), reason)
+    def _tell_waiting(self, key: Key, pending: Pending, batch: _Batch) -> None:
+        changes = derive_waiting_changes(batch.status(key), pending)
         if changes:
             turn = batch.turn(key)
             turn.change(**changes)
-            turn.note("waiting", reason.message)
+            turn.note("waiting", pending.message)
 
     def _close(self, batch: _Batch) -> Outcome:
         statuses, effects, notes = batch.close(self._generation)

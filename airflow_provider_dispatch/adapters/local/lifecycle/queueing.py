@@ -6,7 +6,7 @@ Only :mod:`.machine` uses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,7 +20,6 @@ from airflow_provider_dispatch.adapters.local.scheduling.model import (
     PlacedJob,
     Placement,
     Queue,
-    Reason,
     Reservation,
     Shape,
     WaitingJob,
@@ -95,8 +94,13 @@ def wants_room(job: Job) -> bool:
     return job.submission.is_wanted and job.status.end is None and job.status.execution is None
 
 
-def derive_postponement(job: Job, jobs: Mapping[Key, Job], now: datetime) -> Pending | None:
-    """Why a job that wants room isn't offered any yet; None when it is."""
+def derive_postponements(jobs: Mapping[Key, Job], now: datetime) -> dict[Key, Pending]:
+    """The jobs that want room and aren't offered any yet, and why."""
+    found = ((key, _derive_postponement(job, jobs, now)) for key, job in jobs.items() if wants_room(job))
+    return {key: pending for key, pending in found if pending is not None}
+
+
+def _derive_postponement(job: Job, jobs: Mapping[Key, Job], now: datetime) -> Pending | None:
     request = job.submission.request
     if request.not_before is not None and now < request.not_before:
         return Pending(
@@ -110,17 +114,16 @@ def derive_postponement(job: Job, jobs: Mapping[Key, Job], now: datetime) -> Pen
 
 
 def build_state(
-    jobs: Mapping[Key, Job], config: NodeConfig, reservations: tuple[Reservation, ...], now: datetime
+    jobs: Mapping[Key, Job], config: NodeConfig, reservations: tuple[Reservation, ...], postponed: Container[Key]
 ) -> AdmissionState:
-    """All jobs as admission sees them."""
+    """All jobs as admission sees them.
+
+    :param postponed: those that it isn't to see.
+    """
     return AdmissionState(
         nodes=(config.node,),
         queues=config.queues,
-        waiting=tuple(
-            build_waiting(job)
-            for job in jobs.values()
-            if wants_room(job) and derive_postponement(job, jobs, now) is None
-        ),
+        waiting=tuple(build_waiting(job) for key, job in jobs.items() if wants_room(job) and key not in postponed),
         placed=tuple(build_placed(job) for job in jobs.values() if job.status.execution is not None),
         reservations=reservations,
         starvation_after=config.starvation_after,
@@ -128,11 +131,10 @@ def build_state(
     )
 
 
-def derive_waiting_changes(status: Status, reason: Reason | Pending) -> dict[str, object]:
+def derive_waiting_changes(status: Status, pending: Pending) -> dict[str, object]:
     """The fields of the status that a reason changes; empty when it says nothing new."""
-    pending = reason if isinstance(reason, Pending) else Pending(reason.code.value, reason.message)
-    cause = Cause.NO_CAPACITY if reason.code in NEVER else None
-    detail = reason.message if cause is not None else ""
+    cause = Cause.NO_CAPACITY if pending.code in NEVER else None
+    detail = pending.message if cause is not None else ""
     if (status.pending, status.cause, status.detail) == (pending, cause, detail):
         return {}
     return {"pending": pending, "cause": cause, "detail": detail}
