@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a deferred task's job when a person, or the task's own time, ends the task."""
+"""What becomes of a task's job when a person, or the task's own time, ends the task."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.airflow.scene import FIRST, RESUBMITTED, TRIGGER_STARTS, Scene
 pytestmark = pytest.mark.airflow
 
 WITH_ONE_JOB = ("mark_failed", "mark_success", "clear", "fail_run")
+IN_WORKER = ("worker_failed", "worker_success", "worker_clear")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,8 @@ def scene(real_airflow) -> Scene:
 def runs(scene) -> dict[str, Run]:
     """One for each test, all on their way at once: most of the time goes into waiting for Airflow."""
     one_job = {name: scene.begin("one_job") for name in WITH_ONE_JOB}
-    return {"limited_job": scene.begin("limited_job"), "short_job": scene.begin("short_job"), **one_job}
+    in_worker = {name: scene.begin("worker_job") for name in IN_WORKER}
+    return {"limited_job": scene.begin("limited_job"), "short_job": scene.begin("short_job"), **one_job, **in_worker}
 
 
 def assert_stopped_by_its_trigger(scene: Scene, run: Run) -> None:
@@ -80,6 +82,42 @@ def test_a_cleared_task_makes_a_new_submission_which_its_old_trigger_leaves_alon
     assert scene.airflow.wait_for_run(run).state == "success"
     result = scene.read_result(run)
     assert (result["submission"], result["epoch"], result["executions"]) == (2, RESUBMITTED, 1)
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_a_task_that_runs_in_its_worker_stops_its_job(scene, runs, state):
+    run = runs[f"worker_{state}"]
+    scene.wait_for_job(run, State.RUNNING)
+    assert scene.rest.fetch_task(run, "train").state == "running"
+
+    scene.rest.mark_task(run, "train", state)
+
+    assert_stopped_in_worker(scene, run, state)
+    assert scene.airflow.wait_for_run(run).state == state
+    assert scene.rest.fetch_task(run, "train").try_number == 1
+
+
+def test_a_task_cleared_in_its_worker_makes_a_new_submission(scene, runs):
+    run = runs["worker_clear"]
+    scene.wait_for_job(run, State.RUNNING)
+
+    scene.rest.clear_tasks(run, ["train"])
+
+    seen = scene.wait_for_job(run, State.RUNNING, submission=2)
+    assert seen.epochs == [FIRST, RESUBMITTED]
+    assert seen.sequence("stopped", 1) < seen.sequence("submitted", 2)
+    assert scene.find_overlaps() == []
+    scene.tell(run, "exit 0")
+    assert scene.airflow.wait_for_run(run).state == "success"
+    assert scene.read_result(run)["submission"] == 2
+
+
+def assert_stopped_in_worker(scene: Scene, run: Run, state: str) -> None:
+    seen = scene.wait_for_job(run, None)
+    assert seen.epochs == [FIRST]
+    assert seen.events[-1].kind == "stopped"
+    assert (seen.record.orphans, scene.find_ranks(run)) == ((), {})
+    scene.wait_for_line(run, f"Ending the job (stop): its task was ended: {state}")
 
 
 def is_old_trigger_done(scene: Scene, run: Run) -> bool:

@@ -24,6 +24,9 @@ class PatientTrainJobOperator(DispatchTrainJobOperator):
 with DAG("one_job", schedule=None):
     DispatchTrainJobOperator(task_id="train", **rank("run"))
 
+with DAG("worker_job", schedule=None):
+    DispatchTrainJobOperator(task_id="train", deferrable=False, **rank("run"))
+
 with DAG("short_job", schedule=None):
     PatientTrainJobOperator(task_id="train", **rank("run", "0.2"))
 
