@@ -114,6 +114,18 @@ class Writer:
         """Write annotations, and fields of the spec, of the TrainJob that was judged."""
         return await self.patch(TRAINJOBS, trainjob, build_patch(trainjob, annotations=annotations, spec=spec))
 
+    async def delete(self, resource: Resource, raw: Raw) -> bool:
+        """Remove the very state of an object that was judged, with all it owns.
+
+        :return: False when it is gone, or has changed since.
+        :raises LeaseLostError: see :meth:`require_lease`.
+        """
+        self.require_lease()
+        version = fields.text(raw, "metadata", "resourceVersion")
+        return await self._client.delete(
+            resource, fields.name(raw), place(raw), uid=fields.uid(raw), resource_version=version
+        )
+
     # -- holds -------------------------------------------------------------------------------------------------------
 
     async def apply_hold(self, action: HoldAction, trainjob: Raw, workload: Raw | None) -> None:

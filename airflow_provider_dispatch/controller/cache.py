@@ -52,7 +52,7 @@ class Tombstone:
 class ObjectCache:
     """Objects by kind and UID, with the way from each to the TrainJobs that care.
 
-    :param wake: called with the UID of each TrainJob that a change may concern.
+    :param wake: called with the UID of each TrainJob that a change may concern, and with that of a probe's runtime.
     """
 
     def __init__(self, wake: Callable[[str], None], monotonic: Callable[[], float]) -> None:
@@ -125,6 +125,11 @@ class ObjectCache:
         found = self._table.pick(TRAINING_RUNTIMES, self._by_job[TRAINING_RUNTIMES].get(job_key(trainjob), ()))
         return next((runtime for runtime in found if fields.name(runtime) == fields.name(trainjob)), None)
 
+    def probe(self, uid: str) -> Raw | None:
+        """The runtime with this UID, if preflight has made it for a probe. No watch shows the probe itself."""
+        runtime = self._table.get(TRAINING_RUNTIMES, uid)
+        return runtime if runtime is not None and _is_of_probe(runtime) else None
+
     def tombstones(self, job: JobKey) -> dict[str, Tombstone]:
         """Pods of that job that are gone, by UID."""
         return dict(self._tombstones.get(job, {}))
@@ -179,6 +184,8 @@ class ObjectCache:
             # A pod of an old submission stands in the way of the newest one.
             for uid in tuple(self._by_job[TRAINJOBS].get(job_key(raw), ())):
                 self._wake(uid)
+            if kind is TRAINING_RUNTIMES and _is_of_probe(raw):
+                self._wake(fields.uid(raw))
         elif owner := owner_uid(raw):
             self._wake(owner)
 
@@ -202,6 +209,10 @@ def owner_uid(raw: Raw) -> str:
         if fields.text(owner, "kind") == TRAINJOBS.kind and fields.flag(owner, "controller"):
             return fields.text(owner, "uid")
     return ""
+
+
+def _is_of_probe(runtime: Raw) -> bool:
+    return fields.label(runtime, words.KIND_LABEL) == words.PROBE_KIND
 
 
 def _discard(index: defaultdict[K, set[str]], key: K, uid: str) -> None:

@@ -48,10 +48,11 @@ class Decision(StrEnum):
     GATE_OPENED = "time-gate-opened"
     ENDED = "ended"
     STATE_NOTED = "state-noted"
+    PROBE_REMOVED = "probe-removed"
 
 
-QUIET_DECISIONS = frozenset({Decision.STATE_NOTED, Decision.PODS_NOTED, Decision.RECORDED})
-"""Counted, but no news for people: the objects tell them already."""
+QUIET_DECISIONS = frozenset({Decision.STATE_NOTED, Decision.PODS_NOTED, Decision.RECORDED, Decision.PROBE_REMOVED})
+"""Counted and logged, but no news for people: the objects tell them already, or they are nobody's job."""
 
 
 class Journal:

@@ -25,6 +25,7 @@ from airflow_provider_dispatch.controller.events import Decision, Journal
 from airflow_provider_dispatch.controller.judging import Judgement, judge
 from airflow_provider_dispatch.controller.keeping import Keeper
 from airflow_provider_dispatch.controller.lease import LeaseKeeper
+from airflow_provider_dispatch.controller.probes import ProbeRemover
 from airflow_provider_dispatch.controller.queue import BackOff, WorkQueue
 from airflow_provider_dispatch.controller.reading import Situation, SituationReader
 from airflow_provider_dispatch.controller.upkeep import derive_next_moment
@@ -51,6 +52,7 @@ class Office:
     reader: SituationReader
     writer: Writer
     keeper: Keeper
+    probes: ProbeRemover
     journal: Journal
     settings: ControllerSettings
     wall: Callable[[], datetime]
@@ -81,8 +83,11 @@ class Loop:
     async def look(self, uid: str) -> float | None:
         """Bring one job forward; seconds until it is to be looked at again without news, None for never.
 
+        :param uid: of a TrainJob, or of a probe's runtime.
         :raises DispatchError: something could not be read or written.
         """
+        if (probe := self._office.cache.probe(uid)) is not None:
+            return await self._office.probes.remove_in_time(probe)
         for _ in range(MOST_ROUNDS):
             began = time.monotonic()
             glance = self._office.reader.glance(uid)
@@ -201,5 +206,5 @@ class Loop:
         return pause
 
     def _describe(self, uid: str) -> str:
-        trainjob = self._office.cache.trainjob(uid)
-        return fields.name(trainjob) if trainjob is not None else uid
+        found = self._office.cache.trainjob(uid) or self._office.cache.probe(uid)
+        return fields.name(found) if found is not None else uid

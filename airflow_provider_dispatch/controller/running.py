@@ -25,6 +25,7 @@ from airflow_provider_dispatch.controller.keeping import Keeper
 from airflow_provider_dispatch.controller.lease import LeaseKeeper, LeaseTerms
 from airflow_provider_dispatch.controller.loop import Loop, Office
 from airflow_provider_dispatch.controller.metrics import Metrics
+from airflow_provider_dispatch.controller.probes import ProbeRemover
 from airflow_provider_dispatch.controller.queue import WorkQueue
 from airflow_provider_dispatch.controller.queues import QueueMap
 from airflow_provider_dispatch.controller.reading import SituationReader
@@ -96,6 +97,7 @@ class Replica:
             self.reader,
             self.writer,
             keeper,
+            ProbeRemover(client, self.writer, self.journal, wall=wall),
             self.journal,
             settings,
             wall,

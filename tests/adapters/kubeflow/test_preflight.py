@@ -14,6 +14,7 @@ from airflow_provider_dispatch.adapters.kubeflow.errors import UnauthorizedError
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import format_time
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight import CHECKS, list_checks
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.probe import build_probe_runtime, build_probe_trainjob
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import PreflightTerms
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     ACCESS_REVIEWS,
@@ -29,10 +30,12 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     WORKLOADS,
     Resource,
 )
+from airflow_provider_dispatch.adapters.kubeflow.model.terms import Terms
 from airflow_provider_dispatch.adapters.kubeflow.preflight import run_preflight
 from airflow_provider_dispatch.adapters.kubeflow.preflight.permissions import AT_ONCE
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings, RuntimeSettings
 from airflow_provider_dispatch.core.capabilities import REQUIRED, Answer, Capability, Preflight, Source
+from airflow_provider_dispatch.core.identity import build_job_id
 from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.exceptions import RefusedError, SpecError, UnavailableError
 from tests.adapters.kubeflow.cluster_parts import NOW
@@ -42,6 +45,7 @@ from tests.adapters.kubeflow.proved_cluster import ProvedCluster, build_proved_c
 KUEUE = KubeflowSettings(queue="lq", runtime=RuntimeSettings(name="plain"))
 PLAIN = KubeflowSettings()
 ALONE = KubeflowSettings(has_controller=False)
+OTHER = build_job_id(0, b"0123456789")
 PROBES = (TRAINJOBS, TRAINING_RUNTIMES, JOBSETS, WORKLOADS)
 
 
@@ -51,6 +55,13 @@ async def rest(_seconds: float) -> None:
 
 def look(client: ProvedCluster, settings: KubeflowSettings = KUEUE, spec: JobSpec | None = None) -> Preflight:
     return asyncio.run(run_preflight(client, settings, now=NOW, spec=spec, sleep=rest))
+
+
+def place_probe(client: ProvedCluster, age: timedelta) -> None:
+    """What a preflight has left whose end was so long ago."""
+    terms = Terms("default", "lq")
+    client.put(TRAINJOBS, build_probe_trainjob(OTHER, terms, NOW - age))
+    client.put(TRAINING_RUNTIMES, build_probe_runtime(OTHER, terms, NOW - age))
 
 
 def list_left(client: ProvedCluster) -> list[str]:
@@ -212,7 +223,8 @@ def test_what_can_not_be_removed_now_does_not_hide_what_was_seen() -> None:
     assert found.is_proved
     assert "still being removed: TrainJob dispatch-preflight-" in found.checks["start gate"].reason
     assert found.checks["start gate"].reason.endswith("(down)")
-    assert client.peek_all(TRAINING_RUNTIMES) == []
+    # The controller finds the probe by its runtime.
+    assert len(client.peek_all(TRAINING_RUNTIMES)) == 1
 
 
 def test_an_end_that_can_not_be_seen_does_not_hide_what_was_seen() -> None:
@@ -263,17 +275,29 @@ def test_a_queue_that_is_stopped_is_not_waited_for() -> None:
 @pytest.mark.parametrize(("age", "stays"), [(timedelta(seconds=1), False), (timedelta(seconds=-1), True)])
 def test_what_a_killed_preflight_left_is_removed_and_a_running_one_is_let_be(age: timedelta, *, stays: bool) -> None:
     client = build_proved_cluster()
-    for resource in (TRAINJOBS, TRAINING_RUNTIMES):
-        metadata = {
-            "name": "dispatch-preflight-other",
-            "labels": {words.KIND_LABEL: words.PROBE_KIND},
-            "annotations": {words.PROBE_UNTIL_ANNOTATION: format_time(NOW - age)},
-        }
-        client.put(resource, {"metadata": metadata})
+    place_probe(client, age)
     assert look(client).is_proved
-    assert [client.peek(one, "dispatch-preflight-other") is not None for one in (TRAINJOBS, TRAINING_RUNTIMES)] == [
-        stays,
-        stays,
+    assert len(list_left(client)) == 2 * stays
+
+
+def test_what_merely_looks_like_a_killed_preflights_stays() -> None:
+    client = build_proved_cluster()
+    place_probe(client, timedelta(hours=1))
+    (trainjob,), (runtime,) = client.peek_all(TRAINJOBS), client.peek_all(TRAINING_RUNTIMES)
+    trainjob["metadata"]["labels"][words.JOB_LABEL] = OTHER.lower()
+    runtime["metadata"]["labels"][words.JOB_LABEL] = build_job_id(1, bytes(10)).lower()
+    assert look(client).is_proved
+    assert len(list_left(client)) == 2
+
+
+def test_an_abandoned_probe_that_can_not_be_removed_keeps_its_runtime() -> None:
+    client = build_proved_cluster()
+    place_probe(client, timedelta(seconds=1))
+    client.faults.append(Fault("delete", TRAINJOBS, RefusedError("403")))
+    assert look(client).is_proved
+    assert [one["kind"] for kind in (TRAINJOBS, TRAINING_RUNTIMES) for one in client.peek_all(kind)] == [
+        "TrainJob",
+        "TrainingRuntime",
     ]
 
 

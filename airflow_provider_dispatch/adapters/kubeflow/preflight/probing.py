@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries a job on the cluster: in dry runs through its webhooks, then with one that is made and watched behind its gate.
 
-That one is removed whatever happens; what a killed preflight has left, the next one removes. Each probe has names of
-its own and says until when it may be in use, so that nobody takes another's away.
+That one is removed whatever happens; what a killed preflight has left, the controller removes, or the next one. Each
+probe has names of its own and says until when it may be in use, so that nobody takes another's away.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as word
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.probe import (
     NO_GATE,
-    PROBE_SELECTOR,
-    build_probe_name,
     build_probe_runtime,
     build_probe_trainjob,
+)
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import ProbeSight, Seen, TrialSight, Unseen
+from airflow_provider_dispatch.adapters.kubeflow.model.probe_marks import (
+    PROBE_SELECTOR,
+    build_probe_name,
     build_probe_until,
     is_abandoned,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import ProbeSight, Seen, TrialSight, Unseen
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     JOBSETS,
     PODS,
@@ -49,15 +51,23 @@ PATIENCE_SECONDS = 10.0
 """How long controllers have to take a probe up, and to let it go, however short it is watched."""
 
 
+MADE = (TRAINJOBS, TRAINING_RUNTIMES)
+"""In the order of removal: by its runtime the controller finds what is left of a probe, so that goes last."""
+
+
 async def remove_abandoned(client: KubeClient, settings: KubeflowSettings, now: datetime) -> None:
     """Remove the probes of preflights that were killed. Where that isn't allowed, another check says so."""
-    for resource in (TRAINJOBS, TRAINING_RUNTIMES):
+    kept: set[str] = set()
+    for resource in MADE:
         found = await look(client.list(resource, settings.namespace, labels=PROBE_SELECTOR))
         if isinstance(found, Unseen):
-            continue
+            return
         for raw in found.items:
-            if is_abandoned(raw, now):
-                await look(client.delete(resource, fields.name(raw), settings.namespace, uid=fields.uid(raw)))
+            name = fields.name(raw)
+            if name in kept or not is_abandoned(raw, now):
+                continue
+            if isinstance(await look(client.delete(resource, name, settings.namespace, uid=fields.uid(raw))), Unseen):
+                kept.add(name)
 
 
 class Prober:
@@ -166,9 +176,9 @@ class Prober:
 
     async def _remove(self) -> tuple[str, ...]:
         """Remove both objects and wait until what was made beneath has gone; what is left of it, for people."""
-        kept = [await self._delete(resource) for resource in (TRAINJOBS, TRAINING_RUNTIMES)]
-        if any(kept):
-            return tuple(filter(None, kept))
+        for resource in MADE:
+            if kept := await self._delete(resource):
+                return (kept,)
         try:
             waited = 0.0
             while (left := await self._list_left()) and waited < PATIENCE_SECONDS:
@@ -180,7 +190,7 @@ class Prober:
         return left
 
     async def _delete(self, resource: Resource) -> str:
-        """Why it stays; the next preflight tries again."""
+        """Why it stays; the controller or the next preflight tries again."""
         try:
             await self._client.delete(resource, self._name, self._namespace)
         except DispatchError as error:

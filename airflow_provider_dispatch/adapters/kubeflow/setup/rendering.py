@@ -33,7 +33,7 @@ PART_LABEL = "app.kubernetes.io/part-of"
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 CONTROLLER_LABEL = f"{words.DOMAIN}/controller"
 """On the RoleBinding of a namespace: ``none`` where no controller watches over it."""
-_OUR_NAME = re.compile(rf"(?<![-\w./]){NAME}-(?=[a-z])")
+_OUR_NAME = re.compile(rf"(?<![-\w./]){NAME}-(?!preflight-)(?=[a-z])")
 
 
 def build_manifests(terms: SetupTerms) -> tuple[Manifest, ...]:
@@ -131,7 +131,8 @@ def _load(path: str) -> list[Manifest]:
 def _rename(value: Any, name: str) -> Any:
     """Every name that begins with ours begins with another one. A domain or an image of that name stays.
 
-    So does the Lease: its namespace tells it from others, and connections ask for no more.
+    So does the Lease: its namespace tells it from others, and connections ask for no more. So do probes: whoever runs
+    a preflight may know of no installation.
     """
     match value:
         case {"resources": ["leases"]}:

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.probe_marks import PROBE_NAME
+from airflow_provider_dispatch.adapters.kubeflow.model.resources import TRAINING_RUNTIMES, TRAINJOBS
 from airflow_provider_dispatch.adapters.kubeflow.setup.kinds import describe_object, find_resource
 from airflow_provider_dispatch.adapters.kubeflow.setup.rendering import (
     INSTANCE_LABEL,
@@ -228,6 +231,29 @@ def test_every_policy_is_bound_to_a_side_and_refuses() -> None:
         assert find(manifests, "RoleBinding", param["name"], param.get("namespace", "default"))
     for policy in policies.values():
         assert policy["spec"]["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize("terms", [DEFAULT, TWO], ids=["default", "two"])
+def test_what_the_controller_may_delete_is_limited_to_the_marks_of_a_probe(terms: SetupTerms) -> None:
+    manifests = build_manifests(terms)
+    roles = [one for one in manifests if one["kind"] in ("ClusterRole", "Role") and "controller" in fields.name(one)]
+    rules = [rule for role in roles for rule in role["rules"] if "delete" in rule["verbs"]]
+    deleted = {(*rule["apiGroups"], *rule["resources"]) for rule in rules}
+    assert deleted == {(one.group, one.plural) for one in (TRAINJOBS, TRAINING_RUNTIMES)}
+    spec = find(manifests, "ValidatingAdmissionPolicy", f"{terms.name}-controller-probes")["spec"]
+    (matched,) = spec["matchConstraints"]["resourceRules"]
+    assert (matched["operations"], *matched["apiGroups"]) == (["DELETE"], TRAINJOBS.group)
+    assert {*matched["resources"]} == {TRAINJOBS.plural, TRAINING_RUNTIMES.plural}
+    said = {one["name"]: one["expression"] for one in spec["variables"]}
+    # Probes have one name everywhere, whatever an installation is called.
+    for mark in (
+        f"name.matches('^{PROBE_NAME.pattern}$')",
+        f"variables.oldLabels['{words.KIND_LABEL}'] == '{words.PROBE_KIND}'",
+        f"'{words.PROBE_UNTIL_ANNOTATION}' in variables.oldNotes",
+    ):
+        assert mark in said["isMarked"]
+    assert f"variables.oldNotes['{words.ADMISSION_GATED_BY}'] == '{words.GATE}'" in said["isGated"]
+    assert f"!('{words.JOB_LABEL}' in variables.oldLabels)" in spec["validations"][1]["expression"]
 
 
 @pytest.mark.parametrize("text", ["worker", "a/", "/b", "a/b/c", "A/b"])
