@@ -2,8 +2,8 @@
 """A proxy before the API server that lets requests go wrong as a test's script says.
 
 Tests of faults put it between the server and a controller or an adapter, by the kubeconfig that it writes. It speaks
-plain HTTP on the loopback and asks as the administrator, so nobody else may reach it. It runs in a thread with an event
-loop of its own: what is tested may stand still meanwhile, or be killed. Never repeats or loses anything by itself.
+plain HTTP on the loopback and asks as whom it was made for, so nobody else may reach it. It runs in a thread with an
+event loop of its own: what is tested may stand still meanwhile, or be killed. Never repeats or loses things by itself.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Fault:
     :param is_answered: else the connection breaks.
     :param status: of an answer made up instead of the server's.
     :param renames: what of the path is replaced by what.
+    :param rewrites: what of the answer is replaced by what.
     :param delays_watches_seconds: for a watch alone: all that comes, comes later.
     """
 
@@ -85,6 +86,7 @@ class Fault:
     is_answered: bool = True
     status: int = 0
     renames: tuple[str, str] = ("", "")
+    rewrites: tuple[str, str] = ("", "")
     delays_watches_seconds: float = 0.0
 
 
@@ -108,7 +110,7 @@ class _Answer:
 class FaultyProxy:
     """Listens while its context lasts.
 
-    :param kubeconfig: the administrator's.
+    :param kubeconfig: of whom it asks as.
     :param folder: for :attr:`kubeconfig`; exists already.
     :ivar kubeconfig: for whoever is to be reached by faults.
     :ivar script: may be replaced at any time.
@@ -206,7 +208,9 @@ class FaultyProxy:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type})
+        before, after = map(str.encode, fault.rewrites)
+        body = answer.body.replace(before, after) if before else answer.body
+        return web.Response(status=answer.status, body=body, headers={"Content-Type": answer.content_type})
 
     async def _send(self, request: web.Request, body: bytes, fault: Fault) -> _Answer:
         try:

@@ -20,6 +20,7 @@ from airflow_provider_dispatch.adapters.kubeflow.setup.terms import JobsNamespac
 from airflow_provider_dispatch.testing.airflow_processes import find_free_port
 from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.broken.place import CORE, SOON_SECONDS, Breakage, Connection, Place
+from tests.cluster.faulty_proxy import NO_FAULT, Fault, FaultyProxy
 from tests.cluster.testbed.api import Api, Manifest
 from tests.cluster.testbed.certificates import Authority
 
@@ -91,6 +92,22 @@ def trust_somebody_else(place: Place, kubeconfig: Manifest) -> None:
     kubeconfig["clusters"][0]["cluster"] |= {
         "certificate-authority-data": base64.b64encode(stranger.certificate.read_bytes()).decode()
     }
+
+
+def with_kubernetes(version: str) -> Breakage:
+    """The API server says that it is of this version, and is what it is in everything else."""
+
+    @contextmanager
+    def breakage(place: Place) -> Iterator[Connection]:
+        own = str(place.api.request("GET", "/version")["gitVersion"])
+        folder = place.made.folder / secrets.token_hex(4)
+        folder.mkdir()
+        with FaultyProxy(Path(str(place.connection["kubeconfig"])), folder) as proxy:
+            older = Fault(rewrites=(own, version))
+            proxy.script = lambda asked: older if asked.path == "/version" else NO_FAULT
+            yield {"kubeconfig": str(proxy.kubeconfig)}
+
+    return breakage
 
 
 def issue_token(place: Place, account: str) -> str:

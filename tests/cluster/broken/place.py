@@ -24,6 +24,7 @@ from airflow_provider_dispatch.adapters.protocol import DispatchAdapter
 from airflow_provider_dispatch.adapters.registry import build_adapter
 from airflow_provider_dispatch.core.capabilities import Answer, Preflight
 from airflow_provider_dispatch.core.identity import build_job_id
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.core.records import StartRequest
 from airflow_provider_dispatch.exceptions import DispatchError
 from airflow_provider_dispatch.testing.waiting import Waiter
@@ -203,10 +204,12 @@ Breakage: TypeAlias = Callable[[Place], AbstractContextManager[Connection]]
 """Breaks the place while it is entered, and gives what the connection then says differently."""
 
 
-def preflight(connection: Connection) -> Preflight:
+def preflight(connection: Connection, spec: JobSpec | None = None) -> Preflight:
+    """:param spec: of a job that is judged, too."""
+
     async def look() -> Preflight:
         async with opened(connection) as adapter:
-            return await adapter.preflight()
+            return await adapter.preflight(spec)
 
     return asyncio.run(look())
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_provider_dispatch.core.job_spec import JobSpec
 from airflow_provider_dispatch.exceptions import DispatchError, RefusedError, UnavailableError
-from tests.cluster.broken import access, parts, queues
+from tests.cluster.broken import access, meddling, parts, queues
 from tests.cluster.broken.place import Breakage
 from tests.cluster.broken.queues import MULTIKUEUE, NOTHING, OURS, build_quota, with_lease, with_queue
 from tests.cluster.testbed.objects import CONTROLLER_NAME, FLAVOR
@@ -21,6 +22,8 @@ class Row:
     :param seen: words of its reason.
     :param cure: words of its cure.
     :param may_start: jobs are as safe as ever.
+    :param is_proved: it is a doubt about what no job needs.
+    :param spec: of the job that can't be.
     """
 
     name: str
@@ -29,6 +32,8 @@ class Row:
     seen: tuple[str, ...]
     cure: tuple[str, ...]
     may_start: bool = False
+    is_proved: bool = False
+    spec: JobSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,27 @@ DEAD_ENDS = [
         access.with_kubeconfig(access.trust_somebody_else),
         RefusedError,
         ("certificate", "mend the kubeconfig"),
+    ),
+]
+
+KUBERNETES = [
+    Row(
+        "Kubernetes of an older version",
+        access.with_kubernetes("v1.33.9"),
+        "kubernetes",
+        ("v1.33.9 is older than",),
+        ("upgrade the cluster",),
+        may_start=True,
+        is_proved=True,
+    ),
+    Row(
+        "no Kubernetes",
+        access.with_kubernetes("proxy-7"),
+        "kubernetes",
+        ("its version reads 'proxy-7'",),
+        ("use Kubernetes",),
+        may_start=True,
+        is_proved=True,
     ),
 ]
 
@@ -144,6 +170,28 @@ QUEUES = [
         "queue",
         ("FlavorNotFound", NOTHING),
         ("mend",),
+    ),
+]
+
+REQUEST = ("ask for less",)
+QUOTA = [
+    Row(
+        "job that never fits",
+        with_queue(build_quota(cpu=1, memory="1Gi")),
+        "quota",
+        ("cpu", "64"),
+        REQUEST,
+        may_start=True,
+        spec=JobSpec(command=["true"], resources={"cpu": "64"}),
+    ),
+    Row(
+        "job that asks for what the queue hasn't",
+        with_queue(),
+        "quota",
+        ("nvidia.com/gpu",),
+        REQUEST,
+        may_start=True,
+        spec=JobSpec(command=["true"], resources={"nvidia.com/gpu": "1"}),
     ),
 ]
 
@@ -319,4 +367,30 @@ TRAINER = [
     ),
 ]
 
-ROWS = [*ACCESS, *NAMESPACE, *QUEUES, *CHECKS, *CONTROLLER, *KUEUE, *TRAINER]
+MEDDLING = [
+    Row(
+        "fence taken from runtimes",
+        meddling.with_meddler(meddling.RUNTIMES, meddling.take_gates),
+        "identity",
+        ("changed a private runtime", "scheduling gate"),
+        ("webhook that changes TrainingRuntimes",),
+    ),
+    Row(
+        "epoch taken from runtimes",
+        meddling.with_meddler(meddling.RUNTIMES, meddling.take_environment),
+        "identity",
+        ("changed a private runtime", "no longer told its epoch"),
+        ("webhook that changes TrainingRuntimes",),
+    ),
+    Row(
+        "fence taken from JobSets",
+        meddling.with_meddler(meddling.JOBSETS, meddling.take_gates),
+        "identity",
+        ("changed a JobSet", "scheduling gate"),
+        ("webhook that changes JobSets",),
+    ),
+]
+
+ROWS = [*KUBERNETES, *ACCESS, *NAMESPACE, *QUEUES, *QUOTA, *CHECKS, *CONTROLLER, *KUEUE, *TRAINER, *MEDDLING]
+UNBREAKABLE: dict[str, str] = {}
+"""Checks that no real cluster can be made to fail, each with the reason."""
