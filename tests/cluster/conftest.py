@@ -17,6 +17,8 @@ from tests.cluster.testbed.objects import LOCAL_QUEUE, build_namespace, build_qu
 
 GONE_TIMEOUT_SECONDS = 90.0
 HERE = Path(__file__).parent
+KEPT_LOGS = HERE.parents[1] / "build" / "testbed"
+KEPT_BEFORE = pytest.StashKey[frozenset[Path]]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,20 @@ class Namespace:
 
     name: str
     queue: str = LOCAL_QUEUE
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[KEPT_BEFORE] = frozenset(KEPT_LOGS.glob("*"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where the logs of testbeds are that failed meanwhile: what their own processes say of it isn't shown."""
+    before = config.stash[KEPT_BEFORE]
+    kept = sorted(folder for folder in KEPT_LOGS.glob("*") if folder not in before)
+    if kept:
+        terminalreporter.section("logs of testbeds")
+        for folder in kept:
+            terminalreporter.line(str(folder))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,16 +18,19 @@ from typing import Any
 import pytest
 
 from airflow_provider_dispatch.testing.waiting import Waiter
-from tests.cluster.conftest import Namespace
+from tests.cluster.conftest import KEPT_LOGS, Namespace
+from tests.cluster.fixtures import KUBECONFIG_VARIABLE
 from tests.cluster.testbed import cgroups, pins
 from tests.cluster.testbed.api import Api, ApiError, Manifest
 from tests.cluster.testbed.bed import Bed
+from tests.cluster.testbed.build import run_to_end
 from tests.cluster.testbed.fake_nodes import TOLERATION
 from tests.cluster.testbed.instance import Testbed, clear_all_crashed, is_ready
+from tests.cluster.testbed.layout import API_PORT
 from tests.cluster.testbed.leftovers import LOG_LINKS, NETWORK_NOTES, NODE_NAMES, find_mounts, find_processes
 from tests.cluster.testbed.objects import RUNTIME, TRAINER_VERSION, build_queue
 from tests.cluster.testbed.pins import TRAINER_IMAGE
-from tests.cluster.testbed.slots import find_held
+from tests.cluster.testbed.slots import Slot, find_held
 
 SERVE_UNTIL_KILLED = """
 import time
@@ -34,6 +39,8 @@ with Testbed(report=lambda line: None) as bed:
     print(bed.folder, flush=True)
     time.sleep(600)
 """
+PERSONS_NUMBER = 61
+"""High: test runs take the lowest that is free."""
 STAMP = "import time\nwhile True:\n open('/shared/{name}', 'a').write(f'{{time.time()}}\\n')\n time.sleep(0.1)"
 
 
@@ -252,6 +259,20 @@ def second(bed: Bed, repository: Path) -> Iterator[tuple[subprocess.Popen[str], 
         server.stdout.close()
 
 
+def find_leftovers(slot: Slot, folder: Path) -> list[object]:
+    """All that a testbed which is gone must not have left, whoever took it down."""
+    hierarchies = cgroups.find_hierarchies()
+    return [
+        *find_processes(folder),
+        *find_mounts(folder),
+        *(path for path in (folder, Path("/sys/class/net", slot.bridge)) if path.exists()),
+        *(tree for node in NODE_NAMES for one in hierarchies if (tree := one / slot.cgroup(node)).exists()),
+        *(link for link in LOG_LINKS.glob("*.log") if link.readlink().is_relative_to(folder)),
+        *NETWORK_NOTES.glob(f"{slot.bridge}-*"),
+        *(rule for rule in run_to_end(["iptables-save"]).splitlines() if slot.bridge in rule or slot.gateway in rule),
+    ]
+
+
 @pytest.mark.matrix
 def test_a_second_instance_runs_beside_and_its_crash_leaves_nothing(bed: Bed, second):
     server, folder = second
@@ -269,9 +290,158 @@ def test_a_second_instance_runs_beside_and_its_crash_leaves_nothing(bed: Bed, se
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
     assert clear_all_crashed() == [slot]
-    assert (find_processes(folder), find_mounts(folder), folder.exists()) == ([], [], False)
-    assert not any((hierarchy / slot.cgroup("node-1")).exists() for hierarchy in cgroups.find_hierarchies())
-    assert not Path("/sys/class/net", slot.bridge).exists()
-    assert not [link for link in LOG_LINKS.glob("*.log") if link.readlink().is_relative_to(folder)]
-    assert not list(NETWORK_NOTES.glob(f"{slot.bridge}-*"))
+    assert find_leftovers(slot, folder) == []
     assert len(bed.api.get("Node")["items"]) >= 2
+
+
+class Person:
+    """Who types commands, for the testbed of one number."""
+
+    def __init__(self, repository: Path, number: int) -> None:
+        self._repository = repository
+        self.slot = Slot(number)
+        self.folder = pins.find_cache() / "instances" / str(number)
+
+    def type(self, *words: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "tests.cluster.testbed", *words, "--instance", str(self.slot.number)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, cwd=self._repository, stdout=pipe, stderr=pipe, text=True)
+
+    def see(self, *words: str) -> tuple[int, str]:
+        """The exit status of a command and all that it printed."""
+        with self.type(*words) as command:
+            output, complaints = command.communicate(timeout=240)
+            return command.returncode, output + complaints
+
+    @property
+    def is_at_work(self) -> bool:
+        return any(slot == self.slot for slot, _ in find_held())
+
+
+@pytest.fixture
+def person(repository: Path) -> Iterator[Person]:
+    if os.geteuid() != 0 or os.environ.get(KUBECONFIG_VARIABLE):
+        pytest.skip("takes a machine to start testbeds on")
+    someone = Person(repository, PERSONS_NUMBER)
+    yield someone
+    someone.see("down")
+
+
+@pytest.mark.matrix
+def test_a_person_brings_a_testbed_up_uses_it_and_takes_it_down(person: Person):
+    status, words = person.see("up")
+    assert status == 0, words
+    assert words.splitlines()[-1] == f"export KUBECONFIG={person.folder / 'kubeconfig'}"
+    api = Api(person.folder / "kubeconfig")
+    assert all(is_ready(api.get("Node", name)) for name in NODE_NAMES)
+    status, words = person.see("up")
+    assert (status, f"number {PERSONS_NUMBER} is taken on this machine" in words) == (1, True)
+    assert len(words.splitlines()) == 2  # that all parts are built, and why it isn't to be
+
+    assert person.see("pause", "node-2") == (0, "")
+    wait(lambda: not is_ready(api.get("Node", "node-2")), "node-2 to be NotReady")
+    assert person.see("resume", "node-2") == (0, "")
+    assert is_ready(api.get("Node", "node-2"))
+    assert "there is no node node-7; there are node-1, node-2" in person.see("pause", "node-7")[1]
+
+    assert person.see("down") == (0, f"testbed {PERSONS_NUMBER} is down\n")
+    assert find_leftovers(person.slot, person.folder) == []
+    assert person.see("down")[0] == 0
+    assert "0 testbeds run in the background" in person.see("pause", "node-2")[1]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("when", ["it has a number", "its API server runs"])
+@pytest.mark.parametrize("how", ["Ctrl-C", "down"])
+def test_a_start_that_is_given_up_leaves_nothing(person: Person, how: str, when: str):
+    with person.type("up") as command:
+        wait(lambda: person.is_at_work, "a number to be taken")
+        if when == "its API server runs":
+            wait((person.folder / "log" / "kube-apiserver.log").exists, "the API server")
+        if how == "Ctrl-C":
+            command.send_signal(signal.SIGINT)
+        else:
+            assert person.see("down")[0] == 0
+        _, complaints = command.communicate(timeout=60)
+    assert command.returncode != 0
+    assert complaints.endswith("interrupted\n")
+    assert not person.is_at_work
+    assert find_leftovers(person.slot, person.folder) == []
+
+
+@pytest.mark.matrix
+def test_a_background_testbed_whose_harness_was_killed_is_cleared_by_down(person: Person):
+    assert person.see("up")[0] == 0
+    (harness,) = [holder.pid for slot, holder in find_held() if slot == person.slot]
+    os.kill(harness, signal.SIGKILL)
+    wait(lambda: not person.is_at_work, "the harness to end")
+    assert f"cleared what was left of testbed {PERSONS_NUMBER}" in person.see("down")[1]
+    assert find_leftovers(person.slot, person.folder) == []
+
+
+@pytest.mark.matrix
+def test_a_taken_port_that_can_be_no_other_is_named(person: Person):
+    with socket.create_server(("0.0.0.0", API_PORT)):
+        status, words = person.see("up")
+    assert status == 1
+    assert f"somebody listens on port {API_PORT} of every address, and the API server of testbed" in words
+    assert find_leftovers(person.slot, person.folder) == []
+
+
+RUN_OF_ITS_OWN = """
+from pathlib import Path
+import pytest
+from tests.cluster.conftest import pytest_configure, pytest_terminal_summary
+from tests.cluster.fixtures import bed
+
+@pytest.fixture(scope="session")
+def repository():
+    return Path({repository!r})
+"""
+
+
+def run_tests(tests: str, repository: Path, folder: Path, kubeconfig: Path | None = None) -> tuple[int, str]:
+    """Another test run with our fixture: its exit status, and what it says. Starts a testbed unless given a cluster."""
+    (folder / "conftest.py").write_text(RUN_OF_ITS_OWN.format(repository=str(repository)))
+    (folder / "test_one.py").write_text(tests)
+    environment = {name: value for name, value in os.environ.items() if name != KUBECONFIG_VARIABLE}
+    if kubeconfig is not None:
+        environment[KUBECONFIG_VARIABLE] = str(kubeconfig)
+    argv = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", str(folder / "test_one.py")]
+    wide = environment | {"COLUMNS": "300"}
+    done = subprocess.run(argv, cwd=repository, env=wide, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("nodes", "is_kept"), [(2, False), (3, True)], ids=["passes", "fails"])
+def test_the_logs_of_a_failed_run_are_where_its_summary_says(repository: Path, tmp_path: Path, nodes, is_kept):
+    look = f"def test_looks(bed): assert len(bed.api.get('Node')['items']) == {nodes}"
+    status, words = run_tests(look, repository, tmp_path)
+    kept = [Path(line) for line in words.splitlines() if line.startswith(f"{KEPT_LOGS}/testbed-")]
+    try:
+        assert (status, len(kept)) == ((1, 1) if is_kept else (0, 0)), words
+        for component in ("kube-apiserver", "kueue", "jobset", "trainer", "kubelet-node-1", "containerd-node-2"):
+            assert all((folder / f"{component}.log").stat().st_size > 0 for folder in kept)
+    finally:
+        for folder in kept:
+            shutil.rmtree(folder)
+
+
+FOREIGN = """
+def test_pauses(bed): bed.pause("node-2")
+def test_counts(bed): bed.count_requests(user="admin")
+def test_fakes(bed): bed.add_fake_nodes(2)
+def test_looks(bed): assert bed.api.get("Node")["items"]
+"""
+
+
+@pytest.mark.matrix
+def test_another_cluster_is_used_and_what_it_can_not_do_is_skipped_with_a_reason(
+    bed: Bed, repository: Path, tmp_path: Path
+):
+    (tmp_path / "config").write_bytes(bed.kubeconfig.read_bytes())
+    status, words = run_tests(FOREIGN, repository, tmp_path, tmp_path / "config")
+    assert (status, "1 passed, 3 skipped" in words) == (0, True), words
+    for reason in ("can't pause node-2", "shows no audit log", "has no fake nodes"):
+        assert f"the cluster of {KUBECONFIG_VARIABLE} {reason}" in words

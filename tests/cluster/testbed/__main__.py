@@ -12,17 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from tests.cluster.testbed import pins
 from tests.cluster.testbed.build import Builder
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.image import ensure_images
-from tests.cluster.testbed.instance import Testbed, clear_all_crashed, find_containerd
+from tests.cluster.testbed.instance import Testbed, clear_all_crashed, find_containerd, require_root
 from tests.cluster.testbed.remote import AttachedBed, is_served, serve
-from tests.cluster.testbed.slots import Slot, find_held, lock_slot
+from tests.cluster.testbed.slots import Slot, ask_to_end, find_held, lock_slot
 from tests.cluster.testbed.store import ensure_store
 
 DOWN_TIMEOUT_SECONDS = 120.0
+INTERRUPTED = 128 + signal.SIGINT
 LAST_WORDS = "export KUBECONFIG="
 REPOSITORY = Path(__file__).resolve().parents[3]
 LOGS = REPOSITORY / "build" / "testbed"
@@ -40,51 +42,89 @@ def build(_: argparse.Namespace) -> None:
     ensure_store(builder, find_containerd(), ensure_images(builder))
 
 
-def up(_: argparse.Namespace) -> None:
+def up(arguments: argparse.Namespace) -> None:
     """Start a testbed that runs until it is taken down, and print where it is."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    complaints = LOGS / "background.log"
-    with complaints.open("w") as log:
+    chosen = [] if arguments.instance is None else ["--instance", str(arguments.instance)]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with TemporaryFile("w+") as complaints:
         # In a session of its own, and with nothing of this terminal: it outlives both.
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.testbed", "serve"],
+            [sys.executable, "-m", "tests.cluster.testbed", "serve", *chosen],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=complaints,
             text=True,
             start_new_session=True,
         )
+        try:
+            is_up = repeat_words(server)
+        except BaseException:  # Ctrl-C, or nobody reads what we print
+            server.terminate()
+            server.wait(DOWN_TIMEOUT_SECONDS)
+            raise
+        if not is_up:
+            status = server.wait()
+            complaints.seek(0)
+            raise TestbedError(complaints.read().strip() or f"the testbed ended with {status}")
+
+
+def repeat_words(server: subprocess.Popen[str]) -> bool:
+    """Print what it says until its last words; whether these came."""
     assert server.stdout is not None
     for line in server.stdout:
         print(line, end="", flush=True)
         if line.startswith(LAST_WORDS):
-            return
-    raise TestbedError(f"the testbed ended with {server.wait()}:\n{complaints.read_text()}")
+            return True
+    return False
 
 
-def run_server(_: argparse.Namespace) -> None:
+def run_server(arguments: argparse.Namespace) -> None:
     """What ``up`` leaves in the background."""
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
-    with Testbed(is_background=True, keep_logs_in=LOGS, report=say) as bed:
+    order = EndOrder()
+    signal.signal(signal.SIGTERM, order.take)
+    with Testbed(is_background=True, number=arguments.instance, keep_logs_in=LOGS, report=say) as bed:
         say(f"node-1 and node-2 share {bed.shared_folder}")
+        order.is_awaited = True
         say(f"{LAST_WORDS}{bed.kubeconfig}")
-        # Whoever listened has gone: nothing more is said.
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        serve(bed, over.is_set)
+        # Whoever listened has gone: what is said from now on is for who reads the logs.
+        with (bed.folder / "log" / "testbed.log").open("a") as log:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(log.fileno(), stream.fileno())
+        serve(bed, order.is_given.is_set)
+
+
+class EndOrder:
+    """TERM ends a start at once, and a testbed that is up when it looks. Another one doesn't disturb the clearing."""
+
+    def __init__(self) -> None:
+        self.is_given = threading.Event()
+        self.is_awaited = False
+
+    def take(self, *_: object) -> None:
+        is_first = not self.is_given.is_set()
+        self.is_given.set()
+        if is_first and not self.is_awaited:
+            raise KeyboardInterrupt
 
 
 def down(arguments: argparse.Namespace) -> None:
     """Take down the testbeds that run in the background, and clear what crashed ones left."""
-    for slot, holder in find_held():
-        if holder.is_background and arguments.instance in {None, slot.number}:  # others are part of a test
-            os.kill(holder.pid, signal.SIGTERM)
-            wait_released(slot)
-            say(f"testbed {slot.number} is down")
-    for slot in clear_all_crashed():
+    # Those in other processes' hands are part of a test.
+    ours = [(slot, holder) for slot, holder in find_held() if holder.is_background]
+    ended = [(slot, holder) for slot, holder in ours if arguments.instance in {None, slot.number}]
+    for slot, holder in ended:
+        ask_to_end(slot, holder)
+    for slot, _ in ended:
+        wait_released(slot)
+        say(f"testbed {slot.number} is down")
+    cleared = clear_all_crashed()
+    for slot in cleared:
         say(f"cleared what was left of testbed {slot.number}")
+    if not ended and not cleared:
+        which = "no testbed" if arguments.instance is None else f"no testbed {arguments.instance}"
+        say(f"{which} runs in the background, and nothing of a crashed one is left")
 
 
 def wait_released(slot: Slot) -> None:
@@ -106,7 +146,7 @@ def control(arguments: argparse.Namespace) -> None:
         raise TestbedError(f"{len(folders)} testbeds run in the background; --instance chooses one")
     bed = AttachedBed(folders[0])
     verb = arguments.command.replace("-", "_")
-    getattr(bed, verb)(int(arguments.argument) if verb == "add_fake_nodes" else arguments.argument)
+    getattr(bed, verb)(arguments.argument)
 
 
 def say(line: str) -> None:
@@ -114,6 +154,7 @@ def say(line: str) -> None:
 
 
 INSTANCE_HELP = "its number, where several run in the background"
+INSTANCE_COMMANDS = (up, run_server, down)
 PLAIN: Mapping[str, Command] = {"build": build, "up": up, "serve": run_server, "down": down}
 VERBS: Mapping[str, str] = {
     "pause": "NODE",
@@ -131,20 +172,25 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in PLAIN.items():
         plain = commands.add_parser(name, help=command.__doc__)
-        if command is down:
+        if command in INSTANCE_COMMANDS:
             plain.add_argument("--instance", type=int, help=INSTANCE_HELP)
         plain.set_defaults(run=command)
     for name, metavar in VERBS.items():
         verb = commands.add_parser(name)
-        verb.add_argument("argument", metavar=metavar)
+        verb.add_argument("argument", metavar=metavar, type=int if metavar == "COUNT" else str)
         verb.add_argument("--instance", type=int, help=INSTANCE_HELP)
         verb.set_defaults(run=control)
     arguments = parser.parse_args()
     try:
+        require_root()
         arguments.run(arguments)
     except TestbedError as error:
-        print(f"{parser.prog} {arguments.command}: {error}", file=sys.stderr)
+        # The background process's words are repeated by `up`, which says who speaks.
+        print(error if arguments.run is run_server else f"{parser.prog} {arguments.command}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

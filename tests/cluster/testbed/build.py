@@ -2,7 +2,8 @@
 """Builds what is missing of the testbed, once for all instances of this user; called before an instance starts.
 
 Every part is built beside its place and renamed into it, under a lock: an interrupted build leaves nothing that looks
-finished, and two builders at once do the work once. Starts nothing, and removes nothing of older versions.
+finished, and two builders at once do the work once. A sum beside it tells a part that was damaged later, which is built
+again. Starts nothing, and removes nothing of older versions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import shutil
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -31,6 +33,7 @@ PROGRAM_PACKAGES: Mapping[str, str] = {
 }
 """Program to the Debian package that brings it."""
 BUILD_TIMEOUT_SECONDS = 1800.0
+CHUNK_BYTES = 1 << 20
 GO_TRIES = 3
 """A build fetches hundreds of modules, and one answer that doesn't come ends it; what has come is kept."""
 
@@ -68,17 +71,20 @@ class Builder:
         return self.ensure(target, lambda path: self._copy_manifests(manifests, path))
 
     def ensure(self, target: Path, build: Callable[[Path], None]) -> Path:
-        """Let *build* make the file or folder *target*, a path within the cache, unless it exists."""
+        """Let *build* make the file or folder *target*, a path within the cache, unless it is there as it was built."""
         final = self.cache / target
-        if final.exists():
+        if is_whole(final):
             return final
         with hold_lock(final.with_name(f".{final.name}.lock")):
-            if not final.exists():
+            if not is_whole(final):
                 began = time.monotonic()
-                self._report(f"building {target.name} ({target.parent.name})")
+                broken = ", which is no longer what was built" if final.exists() else ""
+                self._report(f"building {target.name} ({target.parent.name}){broken}")
                 unfinished = final.with_name(f".{final.name}.unfinished")
                 remove(unfinished)
                 build(unfinished)
+                find_sum(final).write_text(compute_sum(unfinished))
+                remove(final)
                 unfinished.rename(final)
                 self._report(f"built {target.name} in {time.monotonic() - began:.0f} s")
         return final
@@ -95,6 +101,35 @@ class Builder:
             shutil.copytree(source / path, target / path, copy_function=shutil.copyfile)
         for folder, _, _ in os.walk(target):
             Path(folder).chmod(0o755)
+
+
+def is_whole(part: Path) -> bool:
+    """Whether a part is there, and as it was built: a power cut or a full disk may have shortened it since.
+
+    A part without a sum was built before sums were kept, and is taken as it is.
+    """
+    noted = find_sum(part)
+    return part.exists() and (not noted.exists() or noted.read_text() == compute_sum(part))
+
+
+def find_sum(part: Path) -> Path:
+    return part.with_name(f".{part.name}.sum")
+
+
+def compute_sum(part: Path) -> str:
+    """Of a file's bytes; of a folder's paths and sizes: a store has thousands of files, and is asked for often.
+
+    Against accidents only: who may write to the cache may write sums too.
+    """
+    if part.is_dir():
+        names = (Path(folder, name) for folder, _, names in os.walk(part) for name in names)
+        sizes = sorted(f"{name.relative_to(part)} {name.lstat().st_size}" for name in names)
+        return f"{zlib.crc32(chr(10).join(sizes).encode()):08x}"
+    total = 0
+    with part.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            total = zlib.crc32(chunk, total)
+    return f"{total:08x}"
 
 
 def find_missing_packages(which: Callable[[str], str | None] = shutil.which) -> list[str]:

@@ -17,17 +17,20 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from airflow_provider_dispatch.testing.guarded_processes import GuardError
 from tests.cluster.testbed import control_plane, controllers, fake_nodes, pins
+from tests.cluster.testbed.api import ApiError
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.build import Builder
 from tests.cluster.testbed.controller_image import load_controller_image
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.image import ensure_images
-from tests.cluster.testbed.layout import PORT_NAMES, Layout
+from tests.cluster.testbed.layout import PORT_NAMES, Layout, require_fixed_ports
 from tests.cluster.testbed.leftovers import NODE_NAMES, clear_instance, remove_folder
 from tests.cluster.testbed.node import Node
 from tests.cluster.testbed.objects import build_bare_objects, build_shared_objects
@@ -43,6 +46,7 @@ class Testbed(Bed):
     :param is_bare: without what `dispatch setup` and `dispatch queue create` make.
     :param keep_logs_in: a folder that gets the logs of an instance that failed; None: they are lost.
     :param is_background: it is to run until it is taken down, and says so in the list of instances.
+    :param number: of the instance; None for the next free one.
     """
 
     __test__ = False  # not a test, whatever pytest thinks of its name
@@ -55,6 +59,7 @@ class Testbed(Bed):
         cache: Path | None = None,
         keep_logs_in: Path | None = None,
         is_background: bool = False,
+        number: int | None = None,
         report: Callable[[str], None] = print,
     ) -> None:
         self._cache = cache or pins.find_cache()
@@ -63,6 +68,7 @@ class Testbed(Bed):
         self._is_bare = is_bare
         self._keep_logs_in = keep_logs_in
         self._is_background = is_background
+        self._numbers = range(SLOTS) if number is None else [number]
         self._report = report
         self._fake_nodes = 0
         self._lock: SlotLock | None = None
@@ -86,11 +92,11 @@ class Testbed(Bed):
         return self._supervisor
 
     def pause(self, node: str) -> None:
-        for name in reversed(self._nodes[node].component_names):
+        for name in reversed(self._find_node(node).component_names):
             self.components.send_signal(name, signal.SIGSTOP)
 
     def resume(self, node: str) -> None:
-        for name in self._nodes[node].component_names:
+        for name in self._find_node(node).component_names:
             if self.components.is_running(name):
                 self.components.send_signal(name, signal.SIGCONT)
             else:
@@ -99,7 +105,7 @@ class Testbed(Bed):
         self._wait_node(node)
 
     def lose(self, node: str) -> None:
-        for name in reversed(self._nodes[node].component_names):
+        for name in reversed(self._find_node(node).component_names):
             self.components.stop(name)
         self._nodes[node].kill_pods()
         self.api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
@@ -134,11 +140,20 @@ class Testbed(Bed):
         self._fake_nodes += count
 
     def start(self) -> None:
-        """Build what is missing and start everything; all nodes are Ready when this returns."""
+        """Build what is missing and start everything; all nodes are Ready when this returns.
+
+        :raises TestbedError: it can't be had here; nothing is left of it.
+        """
         try:
             self._start()
-        except BaseException:  # Ctrl-C too: half a cluster must not stay
+        except (OSError, ApiError, GuardError) as error:  # a full disk, a part that did not answer
             self.close(has_failed=True)
+            raise TestbedError(f"the testbed could not be started: {describe(error)}") from error
+        except TestbedError:
+            self.close(has_failed=True)
+            raise
+        except BaseException:  # Ctrl-C, and nobody asks why it failed
+            self.close()
             raise
 
     def close(self, *, has_failed: bool = False) -> None:
@@ -150,10 +165,11 @@ class Testbed(Bed):
             return
         try:
             if self._supervisor is not None:
-                self._supervisor.close()
+                with suppress(GuardError):  # what it couldn't end is found again below
+                    self._supervisor.close()
+            if has_failed and self._keep_logs_in is not None and any((self.folder / "log").glob("*")):
+                self._report(keep_logs(self.folder / "log", self._keep_logs_in, self._lock.slot))
             clear_instance(self.folder, self._lock.slot)
-            if has_failed:
-                self._keep_logs()
             remove_folder(self.folder)
             self._lock.clear()
         finally:
@@ -161,8 +177,7 @@ class Testbed(Bed):
             self._lock = None
 
     def _start(self) -> None:
-        if os.geteuid() != 0:
-            raise TestbedError("the testbed needs root: it makes containers, mounts and networks")
+        require_root()
         began = time.monotonic()
         programs, manifests, store = self._build()
         self._report(f"all parts are built ({time.monotonic() - began:.0f} s)")
@@ -186,24 +201,29 @@ class Testbed(Bed):
         return programs | {"containerd": containerd}, manifests, store
 
     def _take_slot(self) -> SlotLock:
-        clear_all_crashed()
-        for number in range(SLOTS):
+        try:
+            clear_all_crashed()
+        except TestbedError as error:  # one that can't be cleared is no obstacle to the others
+            self._report(str(error))
+        for number in self._numbers:
             lock = lock_slot(number)
             if lock is None:
                 continue
-            if not has_foreign_addresses(lock.slot):
+            if lock.read_holder() is None and not has_foreign_addresses(lock.slot):
                 return lock
             lock.close()
-        raise TestbedError(f"all {SLOTS} slots for testbeds are taken on this machine")
+        taken = f"number {self._numbers[0]} is" if len(self._numbers) == 1 else f"all {SLOTS} numbers are"
+        raise TestbedError(f"{taken} taken on this machine, by another testbed or a network with its addresses")
 
     def _prepare_folder(self, lock: SlotLock, store: Path) -> None:
+        lock.write_holder(Holder(self.folder, os.getpid(), self._is_background))
         remove_folder(self.folder)
         self.folder.mkdir(parents=True)
-        lock.write_holder(Holder(self.folder, os.getpid(), self._is_background))
         for folder in (self._layout.logs, self._layout.settings, self.shared_folder):
             folder.mkdir()
         self.shared_folder.chmod(0o1777)
         control_plane.ensure_bridge(self._layout)
+        require_fixed_ports(self._layout)
         control_plane.write_credentials(self._layout)
         for node in self._nodes.values():
             node.prepare(store)
@@ -217,9 +237,14 @@ class Testbed(Bed):
             components.start(node.build_containerd())
         with ThreadPoolExecutor() as pool:
             futures = [pool.submit(self._start_node, node) for node in self._nodes.values()]
-            self._start_control_plane()
-            for future in futures:
-                future.result()
+            try:
+                self._start_control_plane()
+                for future in futures:
+                    future.result()
+            except BaseException:
+                with suppress(GuardError):
+                    components.close()  # or the pool would wait for nodes of a cluster that isn't to be
+                raise
 
     def _start_control_plane(self) -> None:
         components, layout = self.components, self._layout
@@ -251,12 +276,33 @@ class Testbed(Bed):
             lambda: is_ready(self.api.find("Node", name)), timeout_seconds=READY_TIMEOUT_SECONDS, what=f"{name} Ready"
         )
 
-    def _keep_logs(self) -> None:
-        if self._keep_logs_in is None or not (self.folder / "log").exists():
-            return
-        target = self._keep_logs_in / time.strftime("testbed-%Y%m%d-%H%M%S")
-        shutil.copytree(self.folder / "log", target, dirs_exist_ok=True)
-        self._report(f"the testbed's logs are in {target}")
+    def _find_node(self, name: str) -> Node:
+        try:
+            return self._nodes[name]
+        except KeyError as error:
+            raise TestbedError(f"there is no node {name}; there are {', '.join(self._nodes)}") from error
+
+
+def require_root(user: int | None = None) -> None:
+    """:param user: the number of a user; None for who runs this."""
+    if (os.geteuid() if user is None else user) != 0:
+        raise TestbedError("the testbed needs root: it makes containers, mounts and networks")
+
+
+def keep_logs(logs: Path, kept: Path, slot: Slot) -> str:
+    """Copy an instance's logs into a new folder below *kept*, and say where they are. A failed copy ends nothing."""
+    # Test processes with an instance each may fail in the same second.
+    target = kept / f"{time.strftime('testbed-%Y%m%d-%H%M%S')}-{slot.number}"
+    try:
+        shutil.copytree(logs, target, dirs_exist_ok=True)
+    except OSError as error:
+        return f"the logs of testbed {slot.number} could not be kept: {describe(error)}"
+    return f"the logs of testbed {slot.number} are in {target}"
+
+
+def describe(error: Exception) -> str:
+    """In one sentence: a copied folder complains of each of its files."""
+    return str(error.args[0][0][-1]) if isinstance(error, shutil.Error) else str(error)
 
 
 def find_containerd() -> Path:
@@ -267,18 +313,27 @@ def find_containerd() -> Path:
 
 
 def clear_all_crashed() -> list[Slot]:
-    """Clear what is left of instances whose harness is dead, and say which they were."""
-    cleared = []
+    """Clear what is left of instances whose harness is dead, and say which they were.
+
+    :raises TestbedError: some could not be cleared; all others are.
+    """
+    cleared, complaints = [], []
     for number in list_used():
         lock = lock_slot(number)
         if lock is None:
             continue  # it runs
-        if holder := lock.read_holder():
-            clear_instance(holder.folder, lock.slot)
-            remove_folder(holder.folder)
-            lock.clear()
-            cleared.append(lock.slot)
-        lock.close()
+        try:
+            if holder := lock.read_holder():
+                clear_instance(holder.folder, lock.slot)
+                remove_folder(holder.folder)
+                lock.clear()
+                cleared.append(lock.slot)
+        except TestbedError as error:
+            complaints.append(f"testbed {number} could not be cleared: {error}")
+        finally:
+            lock.close()
+    if complaints:
+        raise TestbedError("\n".join(complaints))
     return cleared
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.testbed.slots import Slot
+from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.slots import Slot, is_free
 
 API_PORT = 443
 """What Service `kubernetes` says. The address is the instance's own."""
+DNS_PORT = 53
 PORT_NAMES = (
     "etcd",
     "etcd-peer",
@@ -71,6 +73,16 @@ class Layout:
         path = self.settings / name
         path.write_text(json.dumps(content, indent=1))
         return path
+
+
+def require_fixed_ports(layout: Layout) -> None:
+    """Those that pods know can't be others. The bridge is there already."""
+    for port, whose in ((API_PORT, "API server"), (DNS_PORT, "DNS")):
+        if not is_free(port, layout.slot.gateway):
+            raise TestbedError(
+                f"somebody listens on port {port} of every address, and the {whose} of testbed {layout.slot.number} "
+                f"needs it on {layout.slot.gateway}"
+            )
 
 
 def answers(url: str) -> bool:

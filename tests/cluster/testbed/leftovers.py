@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster.testbed import cgroups, pins
+from tests.cluster.testbed.build import remove
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.slots import Slot
 
@@ -112,7 +113,16 @@ def remove_strays(folder: Path, slot: Slot) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """The instance's files, once nothing is mounted there."""
+    """The instance's files, once nothing is mounted there.
+
+    :raises TestbedError: something is left; names what can't be removed.
+    """
     if find_mounts(folder):
         raise TestbedError(f"{folder} still has mounts")
+    # What goes by itself meanwhile, such as a socket of a process that ends, is no obstacle.
     shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        try:
+            remove(folder)
+        except OSError as error:
+            raise TestbedError(f"{folder} could not be removed: {error}") from error

@@ -11,8 +11,10 @@ import fcntl
 import ipaddress
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -64,7 +66,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a slot, as its file says.
+    """Who holds a slot, or held it, as its file says.
 
     :param is_background: started for people, to run until it is taken down.
     """
@@ -72,6 +74,14 @@ class Holder:
     folder: Path
     pid: int
     is_background: bool
+
+    def is_alive(self, slot: Slot, *, files: Path = SLOTS_FOLDER) -> bool:
+        """Whether that process runs: the holder has the slot's file open, and who got its number later hasn't."""
+        try:
+            opened = [link.readlink() for link in Path(f"/proc/{self.pid}/fd").iterdir()]
+        except OSError:
+            return False
+        return find_file(slot.number, files) in opened
 
 
 class SlotLock:
@@ -84,7 +94,7 @@ class SlotLock:
     def read_holder(self) -> Holder | None:
         """None: no instance is here, nor left over."""
         self._file.seek(0)
-        return parse_holder(self._file.read())
+        return parse_holder(self._file.read(), find_file(self.slot.number))
 
     def write_holder(self, holder: Holder) -> None:
         facts = {"folder": str(holder.folder), "pid": holder.pid, "is_background": holder.is_background}
@@ -101,17 +111,25 @@ class SlotLock:
         self._file.close()
 
 
-def parse_holder(text: str) -> Holder | None:
+def parse_holder(text: str, file: Path) -> Holder | None:
+    """:param file: where the text stands, for who has to look at it."""
     if not text:
         return None
-    facts = json.loads(text)
-    return Holder(Path(facts["folder"]), facts["pid"], facts["is_background"])
+    try:
+        facts = json.loads(text)
+        return Holder(Path(facts["folder"]), facts["pid"], facts["is_background"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise TestbedError(f"{file} should name a testbed and reads {text!r}: delete it") from error
 
 
-def lock_slot(number: int) -> SlotLock | None:
+def find_file(number: int, files: Path = SLOTS_FOLDER) -> Path:
+    return files / f"{number}.json"
+
+
+def lock_slot(number: int, *, files: Path = SLOTS_FOLDER) -> SlotLock | None:
     """None when somebody holds it."""
-    SLOTS_FOLDER.mkdir(exist_ok=True)
-    file = os.fdopen(os.open(SLOTS_FOLDER / f"{number}.json", os.O_RDWR | os.O_CREAT, 0o600), "r+")
+    files.mkdir(exist_ok=True)
+    file = os.fdopen(os.open(find_file(number, files), os.O_RDWR | os.O_CREAT, 0o600), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -120,20 +138,32 @@ def lock_slot(number: int) -> SlotLock | None:
     return SlotLock(Slot(number), file)
 
 
-def list_used() -> list[int]:
+def list_used(*, files: Path = SLOTS_FOLDER) -> list[int]:
     """The numbers of all slots that have been held since the machine started."""
-    return sorted(int(path.stem) for path in SLOTS_FOLDER.glob("*.json"))
+    return sorted(int(path.stem) for path in files.glob("*.json") if path.stem.isdecimal())
 
 
-def find_held() -> Iterator[tuple[Slot, Holder]]:
-    """The instances whose harness runs."""
-    for number in list_used():
-        holder = parse_holder((SLOTS_FOLDER / f"{number}.json").read_text())
-        lock = lock_slot(number)
-        if lock is not None:
-            lock.close()
-        elif holder is not None:
-            yield Slot(number), holder
+def find_held(*, files: Path = SLOTS_FOLDER) -> Iterator[tuple[Slot, Holder]]:
+    """The instances whose harness runs. Takes no lock, which others would take for the instance's."""
+    for slot in map(Slot, list_used(files=files)):
+        file = find_file(slot.number, files)
+        holder = parse_holder(file.read_text(), file)
+        if holder is not None and holder.is_alive(slot, files=files):
+            yield slot, holder
+
+
+def ask_to_end(slot: Slot, holder: Holder, *, files: Path = SLOTS_FOLDER) -> None:
+    """TERM to the holder, and to nobody who has got its number since."""
+    try:
+        process = os.pidfd_open(holder.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if holder.is_alive(slot, files=files):  # looked at after the number was pinned down
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+    finally:
+        os.close(process)
 
 
 def has_foreign_addresses(slot: Slot) -> bool:
@@ -147,12 +177,12 @@ def has_foreign_addresses(slot: Slot) -> bool:
     return False
 
 
-def is_free(port: int) -> bool:
+def is_free(port: int, address: str = "0.0.0.0") -> bool:
     with socket.socket() as listener:
         # As the components do: a port whose last connections linger is free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind(("0.0.0.0", port))
+            listener.bind((address, port))
         except OSError:
             return False
     return True

@@ -6,26 +6,30 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
+import socket
 import ssl
 import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.testbed import cgroups, pins
+from tests.cluster.testbed.__main__ import EndOrder
 from tests.cluster.testbed.audit import read_requests
-from tests.cluster.testbed.build import GO_TRIES, Builder, find_missing_packages, run_go
+from tests.cluster.testbed.build import GO_TRIES, Builder, find_missing_packages, find_sum, run_go
 from tests.cluster.testbed.certificates import Authority
 from tests.cluster.testbed.controllers import build_webhooks, ensure_kueue_metrics_certificates, merge
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.foreign import ForeignBed
-from tests.cluster.testbed.leftovers import find_processes
-from tests.cluster.testbed.slots import SLOTS, Slot
+from tests.cluster.testbed.instance import keep_logs, require_root
+from tests.cluster.testbed.leftovers import find_processes, remove_folder
+from tests.cluster.testbed.slots import SLOTS, Holder, Slot, ask_to_end, find_held, is_free, lock_slot
 from tests.cluster.testbed.store import LAYERS, clone_store
 
 
@@ -73,6 +77,37 @@ def test_what_a_build_leaves_behind_when_it_fails_is_not_taken_for_built(tmp_pat
     built = builder.ensure(Path("bin/part"), write_whole)
     assert built.read_text() == "whole"
     assert builder.ensure(Path("bin/part"), break_halfway) == built
+
+
+def write_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "layer").write_text("whole")
+
+
+@pytest.mark.parametrize("damage", ["whol", "", "whale"], ids=["shortened", "emptied", "changed"])
+def test_a_part_that_was_damaged_later_is_built_again(tmp_path: Path, damage):
+    said: list[str] = []
+    builder = Builder(tmp_path, report=said.append)
+    built = builder.ensure(Path("bin/part"), write_whole)
+    built.write_text(damage)
+    assert builder.ensure(Path("bin/part"), write_whole).read_text() == "whole"
+    assert "building part (bin), which is no longer what was built" in said
+
+
+def test_a_folder_that_lost_some_of_its_bytes_is_built_again(tmp_path: Path):
+    builder = Builder(tmp_path, report=say_nothing)
+    layer = builder.ensure(Path("stores/one"), write_folder) / "layer"
+    layer.write_text("who")
+    builder.ensure(Path("stores/one"), write_folder)
+    assert layer.read_text() == "whole"
+
+
+def test_a_part_whose_sum_got_lost_is_taken_as_it_is(tmp_path: Path):
+    builder = Builder(tmp_path, report=say_nothing)
+    built = builder.ensure(Path("part"), write_whole)
+    find_sum(built).unlink()
+    built.write_text("of an older checkout")
+    assert builder.ensure(Path("part"), write_whole).read_text() == "of an older checkout"
 
 
 def test_two_builders_at_once_build_once(tmp_path: Path):
@@ -131,6 +166,19 @@ def test_a_build_that_fails_every_time_is_given_up(flaky_go):
     assert len(count.read_text().split()) == GO_TRIES
 
 
+def test_a_machine_without_go_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TestbedError) as refusal:
+        run_go(["build"], "kueue")
+    assert str(refusal.value) == "the testbed is built from Go modules: install Go 1.26 or newer"
+
+
+def test_a_user_without_rights_is_told_in_one_sentence():
+    require_root(0)
+    with pytest.raises(TestbedError, match=r"^the testbed needs root: it makes containers, mounts and networks$"):
+        require_root(1000)
+
+
 def test_slots_share_neither_addresses_nor_names_nor_ports():
     slots = [Slot(number) for number in range(SLOTS)]
     assert not any(one.subnet.overlaps(other.subnet) for one, other in itertools.pairwise(slots))
@@ -144,6 +192,111 @@ def test_slots_share_neither_addresses_nor_names_nor_ports():
 def test_a_slot_whose_ports_are_all_taken_says_so():
     with pytest.raises(TestbedError, match="not enough free ports"):
         Slot(63).find_ports([str(number) for number in range(101)])
+
+
+def test_a_port_that_somebody_listens_on_is_passed_over():
+    names = ["one", "two"]
+    slot = Slot(62)
+    first = slot.find_ports(names)["one"]
+    with socket.create_server(("0.0.0.0", first)):
+        assert set(slot.find_ports(names).values()) == {first + 1, first + 2}
+        assert not is_free(first, "127.0.0.1")
+    assert is_free(first, "127.0.0.1")
+
+
+HOLD_SLOT = """
+import json, os, sys, time
+from pathlib import Path
+from tests.cluster.testbed.slots import Holder, lock_slot
+lock = lock_slot(5, files=Path(sys.argv[1]))
+lock.write_holder(Holder(Path("/instance"), os.getpid(), True))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(repository: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds slot 5 of those in the test's folder."""
+    argv = [sys.executable, "-c", HOLD_SLOT, str(tmp_path)]
+    with subprocess.Popen(argv, cwd=repository, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_who_holds_a_slot_is_found_and_asked_to_end(holder: subprocess.Popen[str], tmp_path: Path):
+    ((slot, found),) = find_held(files=tmp_path)
+    assert (slot, found.pid, found.is_background) == (Slot(5), holder.pid, True)
+    assert lock_slot(5, files=tmp_path) is None
+    ask_to_end(slot, found, files=tmp_path)
+    assert holder.wait(10) == -signal.SIGTERM
+    assert list(find_held(files=tmp_path)) == []
+    ask_to_end(slot, found, files=tmp_path)  # nobody is there any more
+
+
+def test_a_stranger_who_got_the_number_of_a_dead_harness_is_left_alone(tmp_path: Path):
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stranger:
+        lock = lock_slot(5, files=tmp_path)
+        assert lock is not None
+        lock.write_holder(crashed := Holder(Path("/instance"), stranger.pid, True))
+        # Held, as by somebody who clears what the dead one left.
+        assert list(find_held(files=tmp_path)) == []
+        ask_to_end(Slot(5), crashed, files=tmp_path)
+        lock.close()
+        assert stranger.stdin is not None
+        stranger.stdin.close()
+        assert stranger.wait(10) == 0
+
+
+def test_a_list_of_instances_that_was_damaged_says_which_file_to_delete(tmp_path: Path):
+    (tmp_path / "notes.json").write_text("of somebody else")
+    (tmp_path / "3.json").write_text('{"folder": "/inst')
+    with pytest.raises(TestbedError, match=r"3\.json should name a testbed and reads .*: delete it"):
+        list(find_held(files=tmp_path))
+
+
+def test_an_order_to_end_stops_a_start_once_and_a_running_testbed_when_it_looks():
+    starting = EndOrder()
+    with pytest.raises(KeyboardInterrupt):
+        starting.take()
+    starting.take()  # while what was started is cleared away
+    running = EndOrder()
+    running.is_awaited = True
+    running.take()
+    assert running.is_given.is_set()
+
+
+def test_logs_of_instances_that_fail_in_the_same_second_are_kept_apart(tmp_path: Path):
+    words = []
+    for slot in (Slot(0), Slot(1)):
+        logs = tmp_path / str(slot.number)
+        logs.mkdir()
+        (logs / "kueue.log").write_text(f"of {slot.number}")
+        words.append(keep_logs(logs, tmp_path / "kept", slot))
+    kept = [Path(word.rpartition(" are in ")[2]) for word in words]
+    assert [(folder / "kueue.log").read_text() for folder in kept] == ["of 0", "of 1"]
+
+
+def test_logs_that_can_not_be_kept_are_no_reason_to_leave_a_cluster_behind(tmp_path: Path):
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "log").mkdir()
+    assert "the logs of testbed 0 could not be kept" in keep_logs(tmp_path / "log", tmp_path / "file", Slot(0))
+    for name in ("one", "two"):
+        (tmp_path / "log" / name).symlink_to("nowhere")
+    words = keep_logs(tmp_path / "log", tmp_path / "kept", Slot(0))
+    assert words.startswith("the logs of testbed 0 could not be kept: [Errno 2]")
+    assert words.count("Errno") == 1
+
+
+def test_a_link_in_the_place_of_an_instance_goes_and_what_it_points_to_stays(tmp_path: Path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "5").symlink_to(tmp_path / "precious")
+    remove_folder(tmp_path / "5")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
 def test_wishes_are_laid_over_settings_at_every_depth():
