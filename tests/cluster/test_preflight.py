@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preflight on a healthy cluster, with the rights of Airflow's side alone: all is proved, nothing is refused, and
-nothing is left, also when somebody presses Ctrl-C.
+nothing is left, also when somebody presses Ctrl-C, and for no longer than a minute when it is killed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight import CHECKS
+from airflow_provider_dispatch.adapters.kubeflow.model.probe_marks import MARGIN
 from airflow_provider_dispatch.cli.exit_codes import ExitCode
 from airflow_provider_dispatch.core.capabilities import REQUIRED, Capability, Preflight, Source
 from airflow_provider_dispatch.hooks.dispatch import DispatchHook
@@ -30,6 +34,8 @@ from tests.cluster.testbed.bed import Bed
 JOBSET = "jobset.x-k8s.io/v1alpha2"
 MADE = (("TrainJob", TRAINER), ("TrainingRuntime", TRAINER), ("Workload", KUEUE), ("JobSet", JOBSET), ("Pod", "v1"))
 PROBE_SECONDS = 10.0
+LATEST_SECONDS = 15.0
+"""From a probe's end and the margin until the garbage collector and Kueue are done with it."""
 
 
 @pytest.fixture(scope="module")
@@ -103,21 +109,55 @@ def test_the_test_button_shows_every_line(made: Installation, monkeypatch: pytes
     assert "nowhere" in said
 
 
-def test_who_presses_ctrl_c_leaves_nothing(made: Installation, tmp_path: Path) -> None:
+@contextmanager
+def run_preflight(
+    made: Installation, tmp_path: Path, *, until_seen: Collection[str], **more: object
+) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process that watches its probe, of which objects of these kinds are there."""
     settings = tmp_path / "cluster.yaml"
-    settings.write_text(yaml.safe_dump(build_connection(made)))
+    settings.write_text(yaml.safe_dump(build_connection(made, **more)))
     command = [sys.executable, "-m", "airflow_provider_dispatch.cli", "preflight", "--settings", str(settings)]
+
+    def is_watched() -> bool:
+        return {one.partition(" ")[0] for one in list_left(made, made.jobs)} >= {*until_seen}
+
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         try:
-            Waiter().wait_for(
-                lambda: any(one.startswith("TrainJob") for one in list_left(made, made.jobs)),
-                timeout_seconds=60,
-                what="the probe",
-            )
-            running.send_signal(signal.SIGINT)
-            _, said = running.communicate(timeout=60)
+            Waiter().wait_for(is_watched, timeout_seconds=60, what="the probe")
+            yield running
         finally:
             running.kill()
+
+
+def test_who_presses_ctrl_c_leaves_nothing(made: Installation, tmp_path: Path) -> None:
+    with run_preflight(made, tmp_path, until_seen=["TrainJob"]) as running:
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
     assert running.returncode == ExitCode.INTERRUPTED
     assert "interrupted: a job that was being watched is removed" in said
     assert list_left(made, made.jobs) == []
+
+
+def test_who_is_killed_leaves_a_probe_that_the_controller_removes(made: Installation, tmp_path: Path) -> None:
+    objects_of_a_probe = {"TrainJob", "TrainingRuntime", "Workload", "JobSet"}
+    with run_preflight(made, tmp_path, until_seen=objects_of_a_probe, probe_seconds=5.0) as running:
+        running.kill()
+        assert running.wait(30) == -signal.SIGKILL
+    (trainjob,) = made.bed.api.get("TrainJob", namespace=made.jobs, version=TRAINER)["items"]
+    end = datetime.fromisoformat(trainjob["metadata"]["annotations"][words.PROBE_UNTIL_ANNOTATION]) + MARGIN
+    left = (end - datetime.now(UTC)).total_seconds()
+    since = made.bed.mark_requests()
+
+    Waiter().wait_for(lambda: not list_left(made, made.jobs), timeout_seconds=left + LATEST_SECONDS, what="its end")
+
+    late = (datetime.now(UTC) - end).total_seconds()
+    print(f"gone {late:.1f} s after its end and margin")
+    assert 0 <= late < LATEST_SECONDS
+    # The controller has asked for nothing of the probe before its end.
+    asked = made.bed.fetch_requests(since=since)
+    about = [one for one in asked if one.user == made.controller and trainjob["metadata"]["name"] in one.uri]
+    assert [(one.verb, one.resource, one.status) for one in about] == [
+        ("get", "trainjobs", 200),
+        ("delete", "trainjobs", 200),
+        ("delete", "trainingruntimes", 200),
+    ]

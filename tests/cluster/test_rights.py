@@ -10,17 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.preflight.probe import build_probe_runtime, build_probe_trainjob
+from airflow_provider_dispatch.adapters.kubeflow.model.terms import Terms
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter, OutputRequest
 from airflow_provider_dispatch.core.capabilities import Answer
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
-from airflow_provider_dispatch.core.identity import build_object_name
+from airflow_provider_dispatch.core.identity import build_job_id, build_object_name
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.records import JobSelector
 from airflow_provider_dispatch.core.state import State
+from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.set_up import Installation, governed, opened, soon, start, until
 from tests.cluster.testbed import objects
 from tests.cluster.testbed.api import MERGE, Api, ApiError, Manifest
@@ -110,6 +115,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(made: Installation) -> Iterator[Scene]:
     made.bed.api.apply(build_gated_pod(made.jobs, "gated"), build_gated_pod(made.jobs, "nobodys", {}))
+    probes = place_probes(made)
 
     async def begin(namespace: str, *, is_opened: bool = False, **fields: object) -> JobRef:
         async with opened(made, namespace, **fields) as adapter:
@@ -134,7 +140,7 @@ def scene(made: Installation) -> Iterator[Scene]:
     jobs = asyncio.run(begin_all())
     sides = {"airflow": (made.jobs, "airflow"), "alone": (made.alone, "airflow")}
     sides["controller"] = (made.terms.system_namespace, "controller")
-    yield Scene(collect(made, *jobs), {name: made.open_api(*account) for name, account in sides.items()})
+    yield Scene(collect(made, *jobs) | probes, {name: made.open_api(*account) for name, account in sides.items()})
     asyncio.run(end_all(jobs))
 
 
@@ -187,6 +193,46 @@ def collect(made: Installation, queued: JobRef, plain: JobRef, alone: JobRef) ->
         "check": name_it(KUEUE, "AdmissionCheck", made.check, ""),
         "other check": name_it(KUEUE, "AdmissionCheck", objects.ADMISSION_CHECK, ""),
     }
+
+
+def place_probes(made: Installation) -> dict[str, Manifest]:
+    """A probe that is in use for an hour, and jobs that lack one of its marks each."""
+    job, until = build_job_id(0, b"0123456789"), datetime.now(UTC) + timedelta(hours=1)
+    terms = Terms(made.jobs)
+
+    def build(name: str, **metadata: Manifest) -> Manifest:
+        trainjob = build_probe_trainjob(job, terms, until)
+        return trainjob | {"metadata": trainjob["metadata"] | metadata | {"name": name}}
+
+    probe = build_probe_trainjob(job, terms, until)
+    head, name = probe["metadata"], probe["metadata"]["name"]
+    labels, notes = head["labels"], head["annotations"]
+    found = {
+        "probe": probe,
+        "probe's runtime": build_probe_runtime(job, terms, until),
+        "job named otherwise": build("dj-other-s1"),
+        "job of a probe's name": build(f"{name[:-1]}1", labels=labels | {f"{DOMAIN}/job": "nobodys"}),
+        "job without an end": build(f"{name[:-1]}2", annotations={GATED: notes[GATED]}),
+        "job without a kind": build(f"{name[:-1]}3", labels={}),
+        "job without a gate": build(f"{name[:-1]}4", annotations=notes | {GATED: "example.com/other"}),
+    }
+    # Trainer and Kueue look for the runtime first.
+    made.bed.api.apply(found["probe's runtime"])
+    Waiter().wait_for(
+        lambda: is_taken(made, probe), timeout_seconds=20, what="the probe's runtime in the webhooks' sight"
+    )
+    made.bed.api.apply(*(one for one in found.values() if one["kind"] == "TrainJob" and one is not probe))
+    return found
+
+
+def is_taken(made: Installation, trainjob: Manifest) -> bool:
+    try:
+        made.bed.api.apply(trainjob)
+    except ApiError as error:
+        if not any(said in str(error) for said in words.RUNTIME_UNSEEN):
+            raise
+        return False
+    return True
 
 
 def name_it(
@@ -276,6 +322,14 @@ OTHER_IMAGE = [{"op": "replace", "path": "/spec/containers/0/image", "value": "l
 LIFT = note("epoch", "9") | spec(schedulingGates=[OTHER_GATE])
 HOLD = note("hold-instance", "7") | spec(active=False)
 
+FALSE_PROBES = (
+    "job named otherwise",
+    "job of a probe's name",
+    "job without an end",
+    "job without a kind",
+    "job without a gate",
+)
+
 TRIES = [
     # What stays within the jobs' namespaces.
     Try("airflow", "write in another namespace", "POST", "new ledger elsewhere"),
@@ -350,6 +404,12 @@ TRIES = [
     Try("controller", "read all pods", "GET", "all pods"),
     Try("controller", "make a job", "POST", "new job"),
     Try("controller", "delete a job", "DELETE", "running"),
+    Try("controller", "delete a plain job", "DELETE", "plain"),
+    Try("controller", "delete all jobs at once", "DELETE", "all jobs"),
+    Try("controller", "delete a private runtime", "DELETE", "runtime"),
+    *(Try("controller", f"delete a {one}", "DELETE", one) for one in FALSE_PROBES),
+    Try("controller", "delete a probe", "DELETE", "probe", expected=OK),
+    Try("controller", "delete a probe's runtime", "DELETE", "probe's runtime", expected=OK),
     Try("controller", "change a job's owner", "PATCH", "running", note("owner", "{}")),
     Try("controller", "open the start gate", "PATCH", "plain", note(GATED, None)),
     Try("controller", "change a job's priority", "PATCH", "running", label(PRIORITY, "high")),

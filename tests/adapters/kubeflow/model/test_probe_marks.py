@@ -66,12 +66,14 @@ def test_an_end_read_from_a_slow_clock_cuts_no_probe_short() -> None:
     assert isinstance(decide_probe(raw, end), RemoveProbe)
 
 
-def rename(raw: Object) -> None:
-    raw["metadata"]["name"] = "dj-0-s1"
+def rename(raw: Object, name: str = "dj-0-s1") -> None:
+    raw["metadata"]["name"] = name
+    if "runtimeRef" in raw["spec"]:
+        raw["spec"]["runtimeRef"]["name"] = name
 
 
 def lengthen(raw: Object) -> None:
-    raw["metadata"]["name"] += "-2"
+    rename(raw, raw["metadata"]["name"] + "-2")
 
 
 def unlabel(raw: Object) -> None:
