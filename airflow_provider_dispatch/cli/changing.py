@@ -20,13 +20,14 @@ from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.owner import Owner
 
+UNDER_WAY = "it may or may not have been written; the same call again completes it"
 STANDS = "what was asked for stands and is carried out"
 
 
 async def open_gate(session: Session, name: JobName) -> None:
     """Open the gate of a job. It can't be closed again."""
-    session.if_interrupted = STANDS
     ref = await session.pin(name)
+    session.if_interrupted = UNDER_WAY
     await session.adapter.open(ref, deadline=session.build_deadline())
     session.screen.show(views.view_ref(ref))
 
@@ -46,9 +47,10 @@ async def hold(
     person = fetch_person()
     moment = None if until is None else read_moment("--until", until, session.now)
     request = HoldRequest(_build_key(person) if key is None else key, person, reason, moment)
-    session.if_interrupted = STANDS
     address = await session.locate(name)
+    session.if_interrupted = UNDER_WAY
     placed = await session.adapter.hold(address, request, deadline=session.build_deadline())
+    session.if_interrupted = STANDS
     code = None
     if wait:
         code, _ = await wait_for(session, await session.pin(name), Goal.HELD, limit)
@@ -66,7 +68,6 @@ async def release(
     ] = None,
 ) -> ExitCode | None:
     """Lift your own hold of a job, or exactly those that are named. Exit 4: not held by you, but by others."""
-    session.if_interrupted = STANDS
     address = await session.locate(name)
     seen = await session.adapter.inspect(address)
     if seen.is_unheard_of:
@@ -77,6 +78,12 @@ async def release(
     else:
         mine = [each for each in seen.holds if each.key == (_build_key(person) if key is None else key)]
     remaining = seen.holds
+    if mine:
+        # Half of it may stand: then the hold has no key any more by which it could be found.
+        named = " ".join(f"--instance {each.instance}" for each in mine)
+        session.if_interrupted = (
+            f"it may or may not have been written; dispatch release {seen.ref.job} {named} completes it"
+        )
     for each in mine:
         remaining = await session.adapter.release(seen.ref, each, deadline=session.build_deadline())
     session.screen.show(views.view_remaining(remaining, [each.instance for each in mine]))
@@ -100,7 +107,7 @@ async def stop(
     seen = await session.adapter.inspect(address)
     if seen.is_unheard_of:
         raise build_not_found(seen.ref)
-    session.if_interrupted = STANDS
+    session.if_interrupted = "the stop may or may not have begun; the same call again goes on with it"
     owner = None if if_owner is None else Owner(deployment=session.settings.deployment, instance_id=if_owner)
     with session.screen.working(f"stopping job {seen.ref.job}"):
         report = await session.adapter.stop(
@@ -129,13 +136,13 @@ async def adopt(
     ] = None,
 ) -> None:
     """Change who owns a job. Without an owner, the end of its task no longer stops it."""
-    session.if_interrupted = STANDS
     ref = await session.pin(name)
     present = await _fetch_owner(session, ref)
     before = present if expected is None else replace(present, instance_id=expected)
     after = Owner(deployment=present.deployment)
     if instance_id is not None:
         after = replace(present, instance_id=instance_id, try_number=try_number)
+    session.if_interrupted = UNDER_WAY
     await session.adapter.adopt(ref, after, expected=before, deadline=session.build_deadline())
     session.screen.show(views.view_owner(ref, after))
 

@@ -86,7 +86,8 @@ async def gc(
     yes: Annotated[bool, Option("--yes", "-y", help="Remove it. Without this, it is only shown.")] = False,
 ) -> ExitCode | None:
     """Show what nobody needs any more, and remove it with --yes. Exit 1: something could not be removed."""
-    session.if_interrupted = "what was removed stays removed; the rest is untouched"
+    if yes:
+        session.if_interrupted = "what was removed stays removed; the same call again goes on with the rest"
     age = read_optional_duration("--ended", ended)
     with session.screen.working("looking for what is left"):
         found = await _find_garbage(session, [parse_job(text).job for text in jobs or ()], age, with_ledgers=forget)

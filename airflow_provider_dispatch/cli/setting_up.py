@@ -114,7 +114,8 @@ async def setup(session: Session, terms: SetupOptions, to_do: SetupActions, clus
     if to_do.is_printing:
         _print_manifests(session, wanted)
         return None
-    session.if_interrupted = "what was written stays; the same call again completes it"
+    if not to_do.check:
+        session.if_interrupted = "what was written stays; the same call again completes it"
     async with cluster.open_keeper(session) as keeper:
         if to_do.delete:
             return await _delete(session, keeper, wanted, although_used=to_do.yes)

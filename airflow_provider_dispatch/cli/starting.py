@@ -142,7 +142,6 @@ async def start(session: Session, spec: SpecOptions, options: StartOptions, pati
     limit = patience.limit
     wanted = spec.build_spec(session.settings)
     job = parse_job_id(options.job, field="--job") if options.job else _draw_job_id(session)
-    session.if_interrupted = f"the job may have been started and goes on; look with: dispatch inspect {job}"
     with session.screen.working(f"starting job {job}"):
         ref = await _create(session, job, options, wanted)
     if not options.wait:
@@ -160,6 +159,10 @@ async def _create(session: Session, job: JobID, options: StartOptions, spec: Job
         record = await session.adapter.find(job)
         submission = next_submission(record.ledger, (found.ref.submission for found in record.submissions))
     # Nobody's death stops it: who starts a job by hand looks after it.
+    session.if_interrupted = (
+        f"the job may have been started and goes on; look with: dispatch inspect {job}; "
+        f"the same call with --job {job} --submission {submission} completes it"
+    )
     request = StartRequest(job, submission, 1, spec, Owner(deployment=session.settings.deployment))
     ref = await session.adapter.start(request, deadline=session.build_deadline())
     if options.open_gate:

@@ -205,12 +205,14 @@ class ApiServer:
         """Until so many are open, or so few."""
         await self._wait(lambda: len(self._watches) >= number if number else not self._watches)
 
-    async def wait_for_requests(self, number: int, part_of_path: str = "", *, watches: bool = False) -> None:
+    async def wait_for_requests(
+        self, number: int, part_of_path: str = "", *, watches: bool = False, patience_seconds: float = 20
+    ) -> None:
         """Until so many have come in."""
-        await self._wait(lambda: self.count(part_of_path, watches=watches) >= number)
+        await self._wait(lambda: self.count(part_of_path, watches=watches) >= number, patience_seconds)
 
-    async def _wait(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+    async def _wait(self, holds: Callable[[], bool], patience_seconds: float = 20) -> None:
+        async with asyncio.timeout(patience_seconds):
             while not holds():
                 self._moved.clear()
                 await self._moved.wait()

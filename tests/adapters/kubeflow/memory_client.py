@@ -92,6 +92,11 @@ class MemoryClient(KubeClient):
         """All objects of a kind, without a request."""
         return [body for (kind, _, _), body in self._objects.items() if kind == resource]
 
+    @property
+    def everything(self) -> tuple[Object, ...]:
+        """All objects of all kinds, without a request."""
+        return tuple(self._objects.values())
+
     def drop(self, resource: Resource, name: str, namespace: str = "default") -> None:
         """Remove an object behind everybody's back."""
         body = self._objects.pop((resource, namespace if resource.is_namespaced else "", name))

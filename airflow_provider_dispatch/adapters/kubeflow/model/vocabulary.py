@@ -39,6 +39,8 @@ NOWHERE = f"{DOMAIN}/nowhere"
 """Label that no node has: a probe asks for it."""
 HOLDER_ANNOTATION = f"{DOMAIN}/holder"
 """On the Lease: which dispatch-admission wrote it last. Any other holder is none."""
+QUEUE_ANNOTATION = f"{DOMAIN}/queue"
+"""On what was made for a queue: its namespace and name."""
 
 # On the TrainJob.
 SPEC_ANNOTATION = f"{DOMAIN}/spec"

@@ -35,7 +35,7 @@ from airflow_provider_dispatch.adapters.kubeflow.setup.applying import (
 )
 from airflow_provider_dispatch.adapters.kubeflow.setup.places import check_namespaces
 from airflow_provider_dispatch.adapters.kubeflow.setup.queue_terms import FlavorTerms, QueueTerms
-from airflow_provider_dispatch.adapters.kubeflow.setup.queues import build_queue_manifests
+from airflow_provider_dispatch.adapters.kubeflow.setup.queues import build_queue_manifests, describe_queue
 from airflow_provider_dispatch.adapters.kubeflow.setup.rendering import Manifest
 from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError, RefusedError, SpecError
 
@@ -123,16 +123,19 @@ async def delete_queue(
     clock: Callable[[], datetime],
     tell: Tell,
 ) -> list[Result]:
-    """Remove the queue with its ClusterQueue and the flavors that were made for it.
+    """Remove the queue with its ClusterQueue and the flavors that were made for it; also what an earlier call has left.
 
     :param although_used: also with jobs in it. They never start then, and those that run keep the ClusterQueue until
         they have ended.
     :raises RefusedError: jobs are in it.
+    :raises SpecError: there is none of that name; tells which there are.
     """
     local_queue = await client.get(LOCAL_QUEUES, name, settings.namespace)
     if local_queue is None:
-        known = await fetch_queue_names(client, settings)
-        raise SpecError("queue", f"is not one of {known} in namespace {settings.namespace}", name)
+        if not (manifests := await _find_remains(client, describe_queue(settings.namespace, name))):
+            known = await fetch_queue_names(client, settings)
+            raise SpecError("queue", f"is not one of {known} in namespace {settings.namespace}", name)
+        return await remove_manifests(client, manifests, deadline=deadline, clock=clock, tell=tell)
     if not although_used and (jobs := await _fetch_jobs(client, settings.namespace, name)):
         raise RefusedError(f"queue {name} has jobs that have not ended: {', '.join(jobs)}; stop them, or give --yes")
     manifests = await _find_objects(client, local_queue)
@@ -155,6 +158,22 @@ async def _find_objects(client: KubeClient, local_queue: Raw) -> list[Manifest]:
         if raw is not None and is_made_by_us(raw):
             found.insert(0, dict(raw))
     return found
+
+
+async def _find_remains(client: KubeClient, queue: str) -> list[Manifest]:
+    """What was made for a queue and is there without it, in the order in which it was made."""
+    queues, locals_, flavors = await asyncio.gather(
+        client.list(CLUSTER_QUEUES), client.list(LOCAL_QUEUES), client.list(RESOURCE_FLAVORS)
+    )
+    feeding = {fields.text(one, "spec", "clusterQueue") for one in locals_.items}
+    going = [one for one in queues.items if _is_made_for(one, queue) and fields.name(one) not in feeding]
+    needed = {flavor for one in queues.items if one not in going for flavor in _list_flavors(one)}
+    idle = [one for one in flavors.items if _is_made_for(one, queue) and fields.name(one) not in needed]
+    return [dict(one) for one in (*idle, *going)]
+
+
+def _is_made_for(raw: Raw, queue: str) -> bool:
+    return is_made_by_us(raw) and fields.annotation(raw, words.QUEUE_ANNOTATION) == queue
 
 
 async def _check_check(client: KubeClient, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CLUSTER_QUEUES,
     LOCAL_QUEUES,
@@ -93,5 +94,14 @@ def _build(terms: QueueTerms, resource: Resource, name: str) -> Manifest:
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": {"name": name, "labels": {PART_LABEL: NAME, INSTANCE_LABEL: terms.instance}},
+        "metadata": {
+            "name": name,
+            "labels": {PART_LABEL: NAME, INSTANCE_LABEL: terms.instance},
+            "annotations": {words.QUEUE_ANNOTATION: describe_queue(terms.namespace, terms.name)},
+        },
     }
+
+
+def describe_queue(namespace: str, name: str) -> str:
+    """What all objects of a queue say of themselves: by it they are found when their LocalQueue is gone."""
+    return f"{namespace}/{name}"

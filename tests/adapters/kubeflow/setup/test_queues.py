@@ -159,6 +159,28 @@ def test_nothing_is_left_of_a_deleted_queue() -> None:
     assert client.peek_all(LOCAL_QUEUES) == client.peek_all(CLUSTER_QUEUES) == client.peek_all(RESOURCE_FLAVORS) == []
 
 
+def test_what_an_interrupted_delete_has_left_is_deleted_by_the_next() -> None:
+    client = build_guarded()
+    shared, own = FlavorTerms("shared", QUOTAS), FlavorTerms("own", QUOTAS)
+    place(client, build_terms(flavors=(shared, own)))
+    place(client, QueueTerms("other", "team-a", (shared,), words.DEFAULT_CHECK))
+    client.drop(LOCAL_QUEUES, "train", "team-a")
+    assert {one.object for one in remove(client)} == {"ClusterQueue team-a-train", "ResourceFlavor own"}
+    assert (names(client, CLUSTER_QUEUES), names(client, RESOURCE_FLAVORS)) == (["team-a-other"], ["shared"])
+    with pytest.raises(SpecError, match="is not one of other"):
+        remove(client)
+
+
+def test_what_is_left_of_a_queue_and_feeds_another_stays() -> None:
+    client = build_guarded()
+    place(client, build_terms())
+    client.drop(LOCAL_QUEUES, "train", "team-a")
+    client.put(LOCAL_QUEUES, {"metadata": {"name": "second"}, "spec": {"clusterQueue": "team-a-train"}}, "team-b")
+    with pytest.raises(SpecError):
+        remove(client)
+    assert names(client, CLUSTER_QUEUES) == names(client, RESOURCE_FLAVORS) == ["team-a-train"]
+
+
 def test_a_flavor_that_another_queue_has_stays() -> None:
     client = build_guarded()
     shared = (FlavorTerms("shared", QUOTAS),)
