@@ -8,6 +8,7 @@ nothing about a job.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -25,7 +26,7 @@ from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSetting
 from airflow_provider_dispatch.adapters.kubeflow.targets import Target, check_place, job_of
 from airflow_provider_dispatch.adapters.kubeflow.watch import find_watch
 from airflow_provider_dispatch.adapters.protocol import DispatchAdapter, OutputRequest
-from airflow_provider_dispatch.core.capabilities import Preflight
+from airflow_provider_dispatch.core.capabilities import Preflight, describe_age, explain_unproved
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
 from airflow_provider_dispatch.core.identity import JobID
 from airflow_provider_dispatch.core.job_ref import JobRef
@@ -45,6 +46,7 @@ from airflow_provider_dispatch.core.records import (
 ClientFactory = Callable[[KubeflowSettings], Awaitable[KubeClient]]
 Clock = Callable[[], datetime]
 
+_log = logging.getLogger(__name__)
 _memory = QueueMemory()
 """Shared by the adapters of this process: a hook makes one for each call."""
 
@@ -94,10 +96,10 @@ class KubeflowAdapter(DispatchAdapter):
         return await starting.start(client, self._settings, request, memory=self._memory, deadline=deadline, now=now)
 
     async def open(self, ref: JobRef, *, deadline: datetime) -> None:
-        """See the protocol."""
-        await opening.open_gate(
-            await self._connect(), self._settings, _fold_ref(ref), deadline=deadline, now=self._clock()
-        )
+        """See the protocol. Also on a cluster that isn't proved, which is logged: nothing new is made."""
+        client, now = await self._connect(), self._clock()
+        self._warn_if_unproved("opened", ref, now)
+        await opening.open_gate(client, self._settings, _fold_ref(ref), deadline=deadline, now=now)
 
     async def inspect(self, ref: JobRef | JobID) -> Observation:
         """See the protocol."""
@@ -135,8 +137,9 @@ class KubeflowAdapter(DispatchAdapter):
         return await holding.hold(client, self._settings, _fold(ref), request, deadline=deadline, now=now)
 
     async def release(self, ref: JobRef | JobID, hold: Hold, *, deadline: datetime) -> tuple[Hold, ...]:
-        """See the protocol."""
+        """See the protocol. Also on a cluster that isn't proved, which is logged, as for :meth:`open`."""
         client, now = await self._connect(), self._clock()
+        self._warn_if_unproved("released", ref, now)
         return await holding.release(client, self._settings, _fold(ref), hold, deadline=deadline, now=now)
 
     async def stop(self, job: JobID, *, reason: str, deadline: datetime, if_owner: Owner | None = None) -> StopReport:
@@ -175,6 +178,13 @@ class KubeflowAdapter(DispatchAdapter):
         client, self._client, self._observer = self._client, None, None
         if client is not None:
             await client.close()
+
+    def _warn_if_unproved(self, done: str, target: Target, now: datetime) -> None:
+        """Tell what a preflight of this process has found missing lately, of what every job needs."""
+        found = self._memory.recall(self._settings, now)
+        if found is not None and (said := explain_unproved(found.capabilities)):
+            age = describe_age(found, now)
+            _log.warning("job %s is %s on a cluster that isn't proved: %s (%s)", job_of(target), done, said, age)
 
     async def _connect(self) -> KubeClient:
         async with self._opening:
