@@ -34,6 +34,7 @@ from tests.adapters.kubeflow.model.fence_explorer.world import (
     Step,
     Ticket,
     TrainJob,
+    Violation,
     Workload,
     World,
 )
@@ -234,6 +235,7 @@ class Controllers:
         conflict = self._conflicts(world, operation, is_trainjob=name == RAISE)
         after, violation = world, None
         if not conflict and name == RAISE:
+            violation = invariants.judge_raise(world, operation, a)
             after = world.write_trainjob(a=a, raised=not operation.other_reservation)
             operation = operation._replace(trainjob_changed=False)
         elif not conflict and name == READY:
@@ -283,35 +285,37 @@ class Controllers:
         record, lifts = operation.data
         for lift in lifts:
             rest = Plan(record, tuple(other for other in lifts if other != lift))
-            after, outcome = self._lift_one(world, lift)
+            after, outcome, violation = self._lift_one(world, lift)
             next_step = operation._replace(data=rest) if rest.lifts else None
             if not rest.lifts and record:
                 next_step = operation._replace(step="record", data=rest)
             label = f"{who}: lifts pod {lift.uid} under {lift.epoch}: {outcome}"
-            yield Step(label, "controller", after.set_operation(replica, next_step))
+            yield Step(label, "controller", after.set_operation(replica, next_step), violation)
 
-    def _lift_one(self, world: World, lift: Ticket) -> tuple[World, str]:
+    def _lift_one(self, world: World, lift: Ticket) -> tuple[World, str, Violation | None]:
         pod = next((one for one in world.pods if one.uid == lift.uid and one.object != GONE), None)
         if pod and pod.object == GATED:
-            return world.change_pod(pod.uid, object=LIFTED, epoch=lift.epoch), "done"
+            return world.change_pod(pod.uid, object=LIFTED, epoch=lift.epoch), "done", None
         if pod and not self.protocol.tests_gate and pod.object in (LIFTED, BOUND, TERMINATING):
-            return world.change_pod(pod.uid, epoch=lift.epoch), "written over"
-        return world, "too late"
+            written = world.change_pod(pod.uid, epoch=lift.epoch)
+            return written, "written over", invariants.judge_lift(pod, lift.epoch)
+        return world, "too late", None
 
     def _write_sync(self, world: World, replica: int, operation: Operation, who: str) -> Step:
         what, instance = operation.data
         conflict = self._conflicts(world, operation, is_trainjob=what == "copy")
-        after = world
+        after, violation = world, None
         if not conflict:
             match what:
                 case "copy":
+                    violation = invariants.judge_hold(world, instance)
                     after = world.write_trainjob(held=True, instance=instance)
                 case "reset":
                     after = world.write_workload(ready=False)
                 case _:
                     after = world.write_workload(active=what == "up", instance=0 if what == "up" else instance)
         label = f"{who}: sync writes {what}: {'conflict' if conflict else 'done'}"
-        return Step(label, "controller", after.set_operation(replica, None))
+        return Step(label, "controller", after.set_operation(replica, None), violation)
 
     def _conflicts(self, world: World, operation: Operation, *, is_trainjob: bool) -> bool:
         if operation.submission != world.submission:

@@ -24,7 +24,7 @@ class Protocol:
     :param records_first: pods are lifted after the record is written, not before.
     :param reads_again: TrainJob and Workload are read anew between the record and the first lift.
     :param tests_gate: the lift fails when the gate is no longer there.
-    :param holds_in_record_first: the adapter writes a hold on the TrainJob before it touches the Workload.
+    :param holds_in_record_first: the adapter writes a hold or a release on the TrainJob before the Workload.
     :param copies_to_ledger: the ledger has a copy of the record before the first lift.
     :param stop_writes_ledger: a stop leaves the unproven pods in the ledger.
     """

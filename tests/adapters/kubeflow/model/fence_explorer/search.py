@@ -41,8 +41,9 @@ class Finding:
 class Search:
     """One search. Labels are not kept: a trace is found by taking its steps again."""
 
-    def __init__(self, bounds: Bounds, protocol: Protocol | None = None) -> None:
+    def __init__(self, bounds: Bounds, protocol: Protocol | None = None, *, overlooks: str = "") -> None:
         self.bounds = bounds
+        self._overlooked = overlooks
         self._controllers = Controllers(protocol or Protocol())
         self._worlds: list[World] = [settle(build_world(bounds))]
         self._ids = {self._worlds[0]: 0}
@@ -74,7 +75,7 @@ class Search:
             return
         for step in self._successors(world):
             self.finding.steps += 1
-            if step.violation:
+            if step.violation and step.violation.name != self._overlooked:
                 self.finding.violated, self.finding.text = step.violation
                 self.finding.trace = [*self._trace(current), step.label]
                 self.finding.is_complete = False
@@ -155,6 +156,11 @@ class Search:
         return reached
 
 
-def explore(bounds: Bounds, protocol: Protocol | None = None, *, asks_liveness: bool = True) -> Finding:
-    """Search the world within *bounds*."""
-    return Search(bounds, protocol).run(asks_liveness=asks_liveness)
+def explore(
+    bounds: Bounds, protocol: Protocol | None = None, *, asks_liveness: bool = True, overlooks: str = ""
+) -> Finding:
+    """Search the world within *bounds*.
+
+    :param overlooks: name of an invariant whose violation doesn't end the search.
+    """
+    return Search(bounds, protocol, overlooks=overlooks).run(asks_liveness=asks_liveness)

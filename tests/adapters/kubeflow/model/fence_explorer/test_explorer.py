@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.adapters.kubeflow.model.fence_explorer.blindness import blind_all, fearless
+from tests.adapters.kubeflow.model.fence_explorer.rules import PROTOCOL, SHOWN_ELSEWHERE
 from tests.adapters.kubeflow.model.fence_explorer.search import explore
-from tests.adapters.kubeflow.model.fence_explorer.spoilt import RULES, Spoilt, blind_all, fearless
+from tests.adapters.kubeflow.model.fence_explorer.spoilt import RULES, Spoilt
 from tests.adapters.kubeflow.model.fence_explorer.world import KINDS, Bounds
 
 
@@ -72,8 +74,12 @@ def test_without_this_rule_something_breaks_after_a_longer_search(name):
     check_red(RULES[name])
 
 
+def test_every_rule_of_the_protocol_is_shown_to_be_needed():
+    assert sorted([*RULES, *SHOWN_ELSEWHERE]) == sorted(PROTOCOL)
+
+
 def check_red(rule: Spoilt) -> None:
     """The spoilt protocol breaks one of the invariants named; the whole one breaks none before."""
-    finding = explore(rule.bounds, rule.protocol)
+    finding = explore(rule.bounds, rule.protocol, overlooks=rule.overlooks)
     assert finding.violated in rule.violates, str(finding)
     assert finding.trace

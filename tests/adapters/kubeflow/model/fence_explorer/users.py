@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.adapters.kubeflow.model.fence_explorer import invariants
 from tests.adapters.kubeflow.model.fence_explorer.cluster import (
     change_node,
     delete,
@@ -56,7 +57,7 @@ def steps(world: World, bounds: Bounds, controllers: Controllers) -> Iterator[St
     if not world.trainjob.finished:
         yield from _harm_objects(world, bounds)
         yield from _adapter_holds(world, controllers)
-        yield from _adapter_releases(world)
+        yield from _adapter_releases(world, controllers)
 
 
 def _bad(label: str, world: World) -> Step:
@@ -130,31 +131,40 @@ def _adapter_holds(world: World, controllers: Controllers) -> Iterator[Step]:
     if not trainjob.held and not adapter.holding and world.can("hold"):
         instance = trainjob.instance + 1
         begun = world.pay("hold")._replace(adapter=adapter._replace(holding=instance))
-        if record_first:
-            begun = begun.write_trainjob(held=True, instance=instance)
-        else:
-            begun = begun.write_workload(active=False, instance=instance)
-        yield _bad("adapter writes the first half of a hold", begun)
+        after = _write_hold(begun, instance, on_trainjob=record_first)
+        yield _bad("adapter writes the first half of a hold", after)
     if adapter.holding:
         rest = world._replace(adapter=adapter._replace(holding=0))
-        if record_first:
-            done = rest.write_workload(active=False, instance=adapter.holding)
-        else:
-            done = rest.write_trainjob(held=True, instance=adapter.holding)
-        yield Step("adapter writes the second half of the hold", "calm", done)
+        done = _write_hold(rest, adapter.holding, on_trainjob=not record_first)
+        violation = None if record_first else invariants.judge_hold(world, adapter.holding)
+        yield Step("adapter writes the second half of the hold", "calm", done, violation)
         if world.can("adapter-crash"):
             yield _bad("adapter dies inside hold", rest.pay("adapter-crash"))
 
 
-def _adapter_releases(world: World) -> Iterator[Step]:
-    trainjob, adapter, workload = world.trainjob, world.adapter, world.workload
+def _write_hold(world: World, instance: int, *, on_trainjob: bool) -> World:
+    if on_trainjob:
+        return world.write_trainjob(held=True, instance=instance)
+    return world.write_workload(active=False, instance=instance)
+
+
+def _adapter_releases(world: World, controllers: Controllers) -> Iterator[Step]:
+    trainjob, adapter = world.trainjob, world.adapter
+    record_first = controllers.protocol.holds_in_record_first
     if trainjob.held and not adapter.releasing:
-        begun = world._replace(adapter=adapter._replace(releasing=trainjob.instance)).write_trainjob(held=False)
-        yield Step("adapter records the release", "release", begun)
+        begun = world._replace(adapter=adapter._replace(releasing=trainjob.instance))
+        after = _write_release(begun, trainjob.instance, on_trainjob=record_first)
+        yield Step("adapter writes the first half of a release", "release", after)
     if adapter.releasing:
         rest = world._replace(adapter=adapter._replace(releasing=0))
-        is_ours = workload.instance == adapter.releasing and not workload.active
-        done = rest.write_workload(active=True, instance=0) if is_ours else rest
-        yield Step("adapter reactivates the Workload", "release", done)
+        done = _write_release(rest, adapter.releasing, on_trainjob=not record_first)
+        yield Step("adapter writes the second half of the release", "release", done)
         if world.can("adapter-crash"):
             yield _bad("adapter dies inside release", rest.pay("adapter-crash"))
+
+
+def _write_release(world: World, instance: int, *, on_trainjob: bool) -> World:
+    if on_trainjob:
+        return world.write_trainjob(held=False)
+    is_ours = world.workload.instance == instance and not world.workload.active
+    return world.write_workload(active=True, instance=0) if is_ours else world
