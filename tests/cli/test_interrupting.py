@@ -304,7 +304,11 @@ def test_a_lift_that_is_interrupted_gives_the_lease_back(
             assert list_holders(server) == holders
 
             again = dispatch.spawn(*LIFT)
-            out, said = await asyncio.to_thread(again.communicate, timeout=PATIENCE_SECONDS)
+            try:
+                out, said = await asyncio.to_thread(again.communicate, timeout=PATIENCE_SECONDS)
+            finally:
+                again.kill()
+                again.wait()
             assert (again.returncode, json.loads(out)) == (ExitCode.OK, {"decided": [], "doubts": []}), said
 
     asyncio.run(scenario())
