@@ -92,10 +92,6 @@ def garble_end(raw: Object) -> None:
     raw["metadata"]["annotations"][words.PROBE_UNTIL_ANNOTATION] = "soon"
 
 
-def delete(raw: Object) -> None:
-    raw["metadata"]["deletionTimestamp"] = format_time(NOW)
-
-
 def change_kind(raw: Object) -> None:
     raw["kind"] = "Workload"
 
@@ -133,7 +129,7 @@ def be_nobodys(raw: Object) -> None:
     del raw["metadata"]["labels"][words.JOB_LABEL]
 
 
-EITHER = [rename, lengthen, unlabel, label_otherwise, take_end, garble_end, delete, change_kind, give_to_a_job]
+EITHER = [rename, lengthen, unlabel, label_otherwise, take_end, garble_end, change_kind, give_to_a_job]
 OF_TRAINJOBS = [open_gate, add_gate, run_by_another, run_by_the_clusters]
 OF_RUNTIMES = [lead_somewhere, have_no_roles, be_nobodys]
 
@@ -149,7 +145,16 @@ OF_RUNTIMES = [lead_somewhere, have_no_roles, be_nobodys]
 def test_what_lacks_one_mark_stays_for_ever(build: Callable[[], Object], change: Callable[[Object], None]) -> None:
     raw = build()
     change(raw)
-    assert decide_probe(raw, UNTIL + timedelta(days=365)) is None
+    later = UNTIL + timedelta(days=365)
+    assert decide_probe(raw, later) is None
+    assert not is_abandoned(raw, later)
+
+
+@pytest.mark.parametrize("build", [trainjob, runtime])
+def test_what_is_on_its_way_out_needs_nobody(build: Callable[[], Object]) -> None:
+    raw = build()
+    raw["metadata"]["deletionTimestamp"] = format_time(NOW)
+    assert decide_probe(raw, UNTIL + MARGIN) is None
 
 
 @pytest.mark.parametrize("raw", [build_trainjob(), build_runtime()])

@@ -18,7 +18,6 @@ from airflow_provider_dispatch.adapters.kubeflow.model.preflight.access import (
     list_rights,
 )
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.capabilities import RESTS_ON, derive_capabilities
-from airflow_provider_dispatch.adapters.kubeflow.model.preflight.probe import is_abandoned
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.selectors import matches_labels
 from airflow_provider_dispatch.adapters.kubeflow.model.preflight.sights import Unseen
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import LEASES, WORKLOADS
@@ -139,6 +138,5 @@ def test_a_selector_picks_as_kubernetes_does(selector, *, is_picked: bool) -> No
     assert matches_labels(selector, {"team": "a"}) is is_picked
 
 
-def test_a_probe_without_a_time_is_nobodys_to_remove() -> None:
-    assert not is_abandoned({"metadata": {}}, at.NOW)
+def test_plain_mode_is_fenced_where_a_controller_watches() -> None:
     assert replace(at.KUEUE, queue="").is_fenced
