@@ -71,13 +71,16 @@ class Place:
 
 
 @contextmanager
-def open_airflow(place: Place, repository: Path) -> Iterator[RealAirflow]:
-    """With the example DAGs and the connection that they ask for."""
+def open_airflow(place: Place, repository: Path, dags: Path | None = None) -> Iterator[RealAirflow]:
+    """With the connection that the example DAGs ask for.
+
+    :param dags: None means the examples themselves.
+    """
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")])),
         "AIRFLOW_CONN_DISPATCH_DEFAULT": json.dumps({"conn_type": "dispatch", "extra": dict(place.extra)}),
     }
-    with RealAirflow(None, repository / "example_dags", env=environment) as airflow:
+    with RealAirflow(None, dags or repository / "example_dags", env=environment) as airflow:
         yield airflow
 
 
