@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cli.calling import Answer, Caller
+from tests.cluster.crashes import crash_processes, delete_by_force
 from tests.cluster.fixtures import KUBECONFIG_VARIABLE, start_or_skip
 from tests.cluster.hold_and_release import (
     FIRST,
@@ -206,13 +205,8 @@ def test_another_replica_goes_on_when_the_leading_one_is_killed(proven: Proven) 
 
 def kill_pod(proven: Proven, name: str) -> None:
     """As a crash does, at once: a pod that is merely deleted gives its Lease up. Then it doesn't come back."""
-    mark = f"HOSTNAME={name}".encode()
-    for process in Path("/proc").iterdir():
-        with suppress(OSError):
-            if process.name.isdecimal() and mark in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
-    path = f"/api/v1/namespaces/{proven.made.terms.system_namespace}/pods/{name}"
-    proven.bed.api.request("DELETE", path, {"gracePeriodSeconds": 0})
+    crash_processes("HOSTNAME", name)
+    delete_by_force(proven.bed, proven.made.terms.system_namespace, name)
 
 
 def test_to_set_up_again_changes_nothing(proven: Proven) -> None:

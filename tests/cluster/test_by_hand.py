@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an administrator does with the command alone: makes a queue and takes it away, acts for a dead controller."""
+"""What an administrator does with the command alone: makes a queue and takes it away, acts for a dead controller,
+vouches for a pod whose end nobody saw.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
@@ -17,8 +20,10 @@ from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cli.calling import Caller
 from tests.cluster.controller_process import ControllerProcess
+from tests.cluster.crashes import crash_processes, delete_by_force
 from tests.cluster.set_up import Installation, installed, opened, run_controller, soon, start, until
 from tests.cluster.testbed import objects
+from tests.cluster.testbed.api import Manifest
 from tests.cluster.testbed.bed import Bed
 
 KUEUE = objects.KUEUE_VERSION
@@ -107,3 +112,80 @@ def test_a_person_lifts_while_no_controller_does(
     assert not lease["spec"].get("holderIdentity")
     assert dispatch("queue", "delete", objects.LOCAL_QUEUE).code == 4
     asyncio.run(stop_it(made, ref.job))
+
+
+def test_a_person_vouches_for_a_pod_that_a_silent_node_has_kept(
+    made: Installation, controller: ControllerProcess, dispatch: Caller
+) -> None:
+    ref = asyncio.run(start_in_queue(made))
+    asyncio.run(open_it(made, ref))
+    assert asyncio.run(await_running(made, ref)) == 1_000_001
+    pod, node = find_rank(made, ref)
+    made.bed.pause(node)
+    try:
+        assert dispatch("hold", ref.job).code == 0
+        await_ending(made, ref)
+        delete_by_force(made.bed, made.jobs, pod)
+        doubts = await_doubts(dispatch, ref)
+        assert [(one["pod"], one["node"], one["is_there"]) for one in doubts] == [(pod, node, False)]
+        assert [row[:3] for row in dispatch("fence", "show", ref.job).rows] == [
+            ["POD", "SUBMISSION", "NODE"],
+            [pod, "1", node],
+        ]
+        # What is vouched for has to be so: its machine has lost power, say, or somebody ended it there.
+        assert crash_processes("DISPATCH_JOB_ID", ref.job) > 0
+        unsure = dispatch("fence", "confirm", ref.job, "--node", node)
+        assert (unsure.code, "nothing was written" in unsure.err) == (1, True)
+        assert dispatch.json("inspect", ref.job)["state"] == "holding"
+
+        sure = dispatch("fence", "confirm", ref.job, "--node", node, "--yes", "-o", "json")
+        assert (sure.code, sure.data) == (0, []), sure.err
+        assert dispatch("watch", ref.job, "--until", "held", "--timeout", "60s").code == 0
+        await_silence(made, node)
+        assert dispatch("release", ref.job).code == 0
+        assert asyncio.run(await_running(made, ref)) == 1_000_002
+        assert find_rank(made, ref)[1] != node
+        asyncio.run(stop_it(made, ref.job))
+    finally:
+        made.bed.resume(node)
+
+
+def fetch_rank(made: Installation, ref: JobRef) -> Manifest:
+    """The only pod of a job."""
+    label = f"labelSelector=dispatch.phpboyscout.uk/job={ref.job.lower()}"
+    (pod,) = made.bed.api.get("Pod", namespace=made.jobs, query=label)["items"]
+    return cast("Manifest", pod)
+
+
+def find_rank(made: Installation, ref: JobRef) -> tuple[str, str]:
+    """The name of the pod, and its node."""
+    pod = fetch_rank(made, ref)
+    return pod["metadata"]["name"], pod["spec"]["nodeName"]
+
+
+def await_ending(made: Installation, ref: JobRef) -> None:
+    """Until the hold has reached the pod. One that goes before is a failure of the job."""
+    Waiter().wait_for(
+        lambda: "deletionTimestamp" in fetch_rank(made, ref)["metadata"], timeout_seconds=30, what="a pod that ends"
+    )
+
+
+def await_doubts(dispatch: Caller, ref: JobRef) -> list[dict[str, object]]:
+    """Until a recorded pod is missed; the whole answer."""
+
+    def look() -> list[dict[str, object]] | None:
+        answer = dispatch("fence", "show", ref.job, "-o", "json")
+        assert answer.code == 1, answer.err
+        return answer.data if not any(one["is_there"] for one in answer.data) else None
+
+    return Waiter().wait_for(look, timeout_seconds=30, what="a pod that is missed")
+
+
+def await_silence(made: Installation, node: str) -> None:
+    """Until the cluster gives it no more pods."""
+
+    def is_silent() -> bool:
+        found = made.bed.api.get("Node", node)["status"]["conditions"]
+        return any(one["type"] == "Ready" and one["status"] != "True" for one in found)
+
+    Waiter().wait_for(is_silent, timeout_seconds=60, what=f"the silence of {node}")
