@@ -392,5 +392,3 @@ MEDDLING = [
 ]
 
 ROWS = [*KUBERNETES, *ACCESS, *NAMESPACE, *QUEUES, *QUOTA, *CHECKS, *CONTROLLER, *KUEUE, *TRAINER, *MEDDLING]
-UNBREAKABLE: dict[str, str] = {}
-"""Checks that no real cluster can be made to fail, each with the reason."""

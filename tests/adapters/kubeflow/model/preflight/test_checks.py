@@ -29,7 +29,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.resources import PODS, TR
 from airflow_provider_dispatch.core.capabilities import Answer, Source
 from tests.adapters.kubeflow.model.preflight import sceneries as at
 from tests.adapters.kubeflow.model.preflight.sceneries import DENIED, condition, judge, named, probe, scene
-from tests.cluster.broken.table import ROWS, UNBREAKABLE
+from tests.cluster.broken.table import ROWS
 
 NO, UNKNOWN = Answer.NO, Answer.UNKNOWN
 
@@ -433,6 +433,5 @@ def test_a_job_is_judged_when_there_is_one() -> None:
 
 def test_each_check_is_broken_on_a_real_cluster_too() -> None:
     """One that nobody has seen fail there may never fail."""
-    assert [name for name in CHECKS if name not in {row.check for row in ROWS} | UNBREAKABLE.keys()] == []
-    assert {row.check for row in ROWS} <= CHECKS.keys() - UNBREAKABLE.keys()
+    assert {row.check for row in ROWS} == CHECKS.keys()
     assert len({row.name for row in ROWS}) == len(ROWS)
