@@ -75,7 +75,8 @@ class SpecOptions:
         int | None, Option(help="Preemptions after which it fails.", rich_help_panel=SPEC_PANEL)
     ] = None
     working_dir: Annotated[
-        Path | None, Option(help="Folder of the processes; local only.", rich_help_panel=SPEC_PANEL)
+        Path | None,
+        Option(help="Folder of the processes, local only; with a COMMAND yours is meant.", rich_help_panel=SPEC_PANEL),
     ] = None
 
     def build_spec(self, settings: BackendSettings) -> JobSpec:
@@ -84,6 +85,9 @@ class SpecOptions:
         :raises SpecError: naming the wrong field or option.
         """
         fields = self._read_file() | self._list_given()
+        if self.command and settings.backend == "local":
+            # Who types a command means it here, as with any other program.
+            fields.setdefault("working_dir", str(Path.cwd()))
         fields.setdefault("queue", settings.queue)
         fields.setdefault("priority", settings.priority)
         if "command" not in fields and "roles" not in fields:

@@ -19,7 +19,7 @@ ADVICE = {
     Cause.OUT_OF_MEMORY: "ask for more memory per node, or let a recovery rule raise it",
     Cause.EVICTED: "submit it again; look at the node's pressure if it repeats",
     Cause.TIMEOUT: "raise the time-out of the clock that ran out, or find what it waited for",
-    Cause.NO_CAPACITY: "ask for less, or send it to a queue that has more",
+    Cause.NO_CAPACITY: "do as the reason says; else ask for less, or send it to a queue that has more",
     Cause.IMAGE: "check the image's name and the right to pull it",
     Cause.EXITED: "read the last lines of the rank that failed first",
     Cause.MISCONFIGURED: "correct what the evidence names",

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow_provider_dispatch.core.clocks import CLOCK_OF_STATE
 from airflow_provider_dispatch.core.observation import Observation
+from airflow_provider_dispatch.core.records import StopReport
 from airflow_provider_dispatch.core.state import State
 
 
@@ -22,6 +23,18 @@ def describe(observation: Observation, now: datetime) -> str:
         return line
     elapsed = observation.clocks.reading(clock).elapsed(now)
     return f"{line} ({describe_duration(elapsed)})" if elapsed >= timedelta(seconds=1) else line
+
+
+def describe_stop(report: StopReport) -> str:
+    """For instance ``stopped: 3 parts are gone; still alive: execution 1000001 (its processes are still ending)``."""
+    gone = f"{len(report.stopped)} part{' is' if len(report.stopped) == 1 else 's are'} gone"
+    left = [
+        f"{what}: " + ", ".join(f"{one.object} ({one.detail})" if one.detail else one.object for one in parts)
+        for what, parts in (("still alive", report.alive), ("not proved dead", report.unproven))
+        if parts
+    ]
+    line = "; ".join([f"{'stopped' if report.is_complete else 'stopping'}: {gone}", *left])
+    return " ".join(line.splitlines())
 
 
 def describe_duration(duration: timedelta) -> str:

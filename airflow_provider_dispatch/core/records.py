@@ -41,7 +41,7 @@ class SubmissionRecord:
     """One submission as `find` and `list` tell it.
 
     :param state: as last written; `inspect` says it now.
-    :param ended_at: None while it has not ended, and where only its events tell.
+    :param ended_at: None while it has not ended, and where nobody wrote it down.
     """
 
     ref: JobRef

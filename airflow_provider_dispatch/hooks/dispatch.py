@@ -190,12 +190,19 @@ def run_with_adapter(adapter: DispatchAdapter, call: Callable[[DispatchAdapter],
         finally:
             await adapter.close()
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_loop_running():
         return asyncio.run(ask())
     with ThreadPoolExecutor(1, "dispatch-call") as pool:
         return pool.submit(contextvars.copy_context().run, lambda: asyncio.run(ask())).result()
+
+
+def _is_loop_running() -> bool:
+    # Nothing is called inside `except`: what it raises would drag "no running event loop" into every traceback.
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.cache

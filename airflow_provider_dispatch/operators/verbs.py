@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_dispatch.core import wire
 from airflow_provider_dispatch.core.goals import Goal, Judgement, Verdict, judge
 from airflow_provider_dispatch.core.holds import Hold, HoldRequest
+from airflow_provider_dispatch.core.narration import describe_stop
 from airflow_provider_dispatch.core.records import ObjectReport, StopReport
 from airflow_provider_dispatch.core.state import OVER, State
 from airflow_provider_dispatch.operators.errand import Errand, Item
@@ -138,6 +139,7 @@ class StopErrand(Errand):
         )
         report = merge_reports(None if item.result is None else wire.load(StopReport, item.result), found)
         item.result = wire.dump(report)
+        self.leg.narrator(f"{item.name}: {describe_stop(report)}")
         return report.is_complete or not self.is_waiting
 
 

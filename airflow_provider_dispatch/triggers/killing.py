@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dispatch.core.identity import parse_job_id
 from airflow_provider_dispatch.core.owner import Owner
+from airflow_provider_dispatch.core.state import ENDED
 from airflow_provider_dispatch.exceptions import ConflictError, DispatchError
 from airflow_provider_dispatch.triggers import shared
 
@@ -57,8 +58,14 @@ async def _stop(trigger: DispatchJobTrigger, instance: str) -> None:
 
 
 async def _stop_by(lease: shared.Lease, trigger: DispatchJobTrigger, instance: str) -> None:
+    job = parse_job_id(trigger.job)
+    newest = (await lease.adapter.find(job)).newest
+    if newest is not None and newest.state in ENDED:
+        # A trigger can be left over from a task that is done: what it waited for is no prey of its own end.
+        trigger.log.info("the task was killed; its job had %s before and is left as it is", newest.state)
+        return
     report = await lease.adapter.stop(
-        parse_job_id(trigger.job),
+        job,
         reason="the task was killed while it was deferred",
         deadline=datetime.now(UTC) + STOP_WITHIN,
         if_owner=Owner(deployment=lease.settings.deployment, instance_id=instance),

@@ -241,6 +241,23 @@ def test_a_spec_comes_from_a_file_and_options_override_it(dispatch: Caller, tmp_
     assert "hush" not in found.out
 
 
+def test_a_command_that_is_typed_runs_in_the_folder_it_was_typed_in(dispatch: Caller, tmp_path: Path) -> None:
+    program = "import os; print(os.getcwd())"
+    spec = tmp_path / "job.yaml"
+    spec.write_text(yaml.safe_dump({"command": [*PYTHON, program]}))
+
+    def read_folder(*words: str) -> str:
+        job = dispatch("start", "--open", "--wait", "-o", "json", *words).data["ref"]["job"]
+        return dispatch("logs", job).out.strip()
+
+    typed = read_folder("--", *PYTHON, program)
+    elsewhere = read_folder("--working-dir", str(tmp_path), "--", *PYTHON, program)
+    from_a_file = read_folder("--file", str(spec))
+
+    assert (typed, elsewhere) == (os.getcwd(), str(tmp_path))
+    assert from_a_file.endswith("/state")
+
+
 def test_a_wait_that_takes_too_long_may_be_made_again(dispatch: Caller) -> None:
     job = dispatch.json("start", "--", "true")["job"]
 

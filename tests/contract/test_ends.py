@@ -9,6 +9,8 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_dispatch.core.job_ref import JobRef
+from airflow_provider_dispatch.core.records import SubmissionRecord
 from airflow_provider_dispatch.core.state import Cause, State
 from tests.contract.stage import Difference, Stage, new_job, soon
 
@@ -70,6 +72,26 @@ def test_a_signal_is_told_by_number_and_name(stage: Stage) -> None:
         assert seen.failed_rank is not None
         assert (seen.cause, seen.failed_rank.rank, seen.failed_rank.signal) == (Cause.EXITED, 1, 9)
         assert "signal 9 (SIGKILL)" in seen.detail
+
+    stage.play(scenario)
+
+
+def test_a_record_says_when_its_submission_ended(stage: Stage) -> None:
+    async def find(at: Stage, ref: JobRef) -> SubmissionRecord:
+        newest = (await at.adapter.find(ref.job)).newest
+        assert newest is not None
+        return newest
+
+    async def scenario(at: Stage) -> None:
+        ref = await at.run(at.spec("run"))
+        assert (await find(at, ref)).ended_at is None
+        await at.tell(ref, "exit 0")
+        await at.reach(ref, State.SUCCEEDED)
+        while (record := await find(at, ref)).ended_at is None:
+            await at.pass_time(at.blink / 10)
+        assert record.created_at is not None
+        assert record.created_at <= record.ended_at
+        assert (await find(at, ref)).ended_at == record.ended_at
 
     stage.play(scenario)
 

@@ -57,7 +57,7 @@ moments = st.builds(lambda away, zone: (NOW + away).astimezone(zone), st.timedel
 durations = st.timedeltas(timedelta(0), LONGEST_BUDGET)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 plain_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | numbers | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | numbers | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from airflow_provider_dispatch.core.clocks import Clock, ClockReading, Clocks
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, Hold
 from airflow_provider_dispatch.core.identity import Identity
-from airflow_provider_dispatch.core.narration import build_fingerprint, describe, describe_duration
+from airflow_provider_dispatch.core.narration import build_fingerprint, describe, describe_duration, describe_stop
 from airflow_provider_dispatch.core.observation import Gates, Observation, Pending, Progress, RoleRanks
+from airflow_provider_dispatch.core.records import ObjectReport, StopReport
 from airflow_provider_dispatch.core.state import Cause, State
 from tests.core.strategies import JOB, NOW, at, moments, observe, seconds
 
@@ -26,6 +27,27 @@ RANKS = (RoleRanks("leader", 1, ready=1, running=1), RoleRanks("worker", 3, read
 
 def hold(actor: str, reason: str = "", until: Any = None, instance: int = 1) -> Hold:
     return Hold(instance, actor, Actor(ActorKind.HUMAN, actor), reason, NOW, until)
+
+
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        (StopReport(JOB), "stopped: 0 parts are gone"),
+        (StopReport(JOB, stopped=(ObjectReport("submission 1"),)), "stopped: 1 part is gone"),
+        (
+            StopReport(
+                JOB, stopped=(ObjectReport("a"), ObjectReport("b")), alive=(ObjectReport("pod c", "is ending"),)
+            ),
+            "stopping: 2 parts are gone; still alive: pod c (is ending)",
+        ),
+        (
+            StopReport(JOB, alive=(ObjectReport("c"), ObjectReport("d")), unproven=(ObjectReport("e", "on\nnode-2"),)),
+            "stopping: 0 parts are gone; still alive: c, d; not proved dead: e (on node-2)",
+        ),
+    ],
+)
+def test_what_a_stop_did_is_one_line(report: StopReport, line: str) -> None:
+    assert describe_stop(report) == line
 
 
 @pytest.mark.parametrize(

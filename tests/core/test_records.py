@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from airflow_provider_dispatch.core import wire
 from airflow_provider_dispatch.core.capabilities import (
     REQUIRED,
     Answer,
@@ -26,6 +27,7 @@ from airflow_provider_dispatch.core.capabilities import (
 from airflow_provider_dispatch.core.decision import Supervision
 from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import (
     JobEvent,
@@ -36,7 +38,7 @@ from airflow_provider_dispatch.core.records import (
     StopReport,
     SubmissionRecord,
 )
-from airflow_provider_dispatch.core.result import LARGEST_RESULT_BYTES, parse_result
+from airflow_provider_dispatch.core.result import DEEPEST_RESULT, LARGEST_RESULT_BYTES, parse_result
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.exceptions import CapabilityError, ProtocolError
 from tests.core.strategies import JOB, NOW, plain_json
@@ -165,6 +167,42 @@ def test_what_is_no_json_is_refused_with_its_size(content: bytes) -> None:
 
     assert str(caught.value).startswith(f"the result of {len(content)} bytes is not JSON: ")
     assert caught.value.__suppress_context__
+
+
+def nest(depth: int) -> bytes:
+    """Lists and mappings by turns around an empty one."""
+    opened = [b'{"a":', b"["] * depth
+    closed = [b"}", b"]"] * depth
+    return b"".join(opened[: depth - 1]) + b"[]" + b"".join(reversed(closed[: depth - 1]))
+
+
+def test_as_deep_as_64_and_as_wide_as_64_bits_is_carried() -> None:
+    numbers = f"[{-(2**63)}, {2**64 - 1}, true, 1e300]".encode()
+
+    assert parse_result(nest(DEEPEST_RESULT)) == json.loads(nest(64))
+    assert parse_result(numbers) == [-(2**63), 2**64 - 1, True, 1e300]
+    # Nothing that is taken here fails those who carry it on.
+    for content in (nest(64), numbers):
+        seen = Observation(State.SUCCEEDED, record().ref, result=parse_result(content))
+        assert wire.load(Observation, wire.dump(seen)) == seen
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (nest(65), "more than 64 lists and mappings are in one another"),
+        (nest(300), "more than 64 lists and mappings are in one another"),
+        (b"[" * 900 + b"]" * 900, "more than 64 lists and mappings are in one another"),
+        (f"{2**64}".encode(), "an integer has more than 64 bits; write it as a text"),
+        (f'{{"steps": [{-(2**63) - 1}]}}'.encode(), "an integer has more than 64 bits; write it as a text"),
+        (b"9" * 3000, "an integer has more than 64 bits; write it as a text"),
+    ],
+)
+def test_a_result_that_somebody_could_not_carry_is_refused(content: bytes, problem: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_result(content)
+
+    assert str(caught.value) == f"the result of {len(content)} bytes can't be carried: {problem}"
 
 
 def test_the_capabilities_are_those_of_the_contract() -> None:

@@ -112,6 +112,16 @@ def test_an_error_reaches_the_caller_from_the_other_thread(made: Made) -> None:
         asyncio.run(notebook())
 
 
+def test_a_traceback_tells_of_nothing_that_was_only_looked_at(made: Made) -> None:
+    """No "no running event loop" below the error that people look for."""
+    made.failures.append(UnavailableError("away"))
+
+    with pytest.raises(UnavailableError, match="away") as caught:
+        DispatchHook("fake").inspect(JOB)
+
+    assert caught.value.__context__ is None
+
+
 def test_settings_are_the_same_either_way(made: Made) -> None:
     hook = DispatchHook("fake")
 

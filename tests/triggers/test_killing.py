@@ -82,6 +82,23 @@ def test_a_killed_task_stops_its_job_and_closes_the_adapter(world: World) -> Non
     assert [adapter.is_closed for adapter in world.adapters] == [True]
 
 
+@pytest.mark.parametrize(("code", "state"), [(0, State.SUCCEEDED), (3, State.FAILED)])
+def test_a_job_that_has_ended_is_left_as_it_is(world: World, code: int, state: State) -> None:
+    """By a trigger that Airflow has left over from a task that is done, for instance."""
+
+    async def scenario() -> None:
+        ref = await world.start("run")
+        world.backend.exit_rank((ref.job, 1), code=code)
+        await build(world).on_kill()
+        record = await world.adapters[-1].find(ref.job)
+        assert record.newest is not None
+        assert record.newest.state is state
+
+    asyncio.run(scenario())
+
+    assert not is_gone(world)
+
+
 def test_a_moving_trigger_leaves_the_job_alone(world: World) -> None:
     asyncio.run(kill(world, build(world), message=""))
 

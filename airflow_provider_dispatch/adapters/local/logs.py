@@ -37,6 +37,7 @@ BYTES_AT_ONCE = 4 * 1024 * 1024
 # Holds at least one whole unit, wherever it begins.
 _BLOCK = 4 * LONGEST_LINE
 _STREAMS = (STDOUT, STDERR, NOTICE, HEADER)
+_LARGEST_SEQUENCE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,17 @@ def open_regular_file(path: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
+def list_generations(log_dir: Path, role: str, rank: int) -> set[int]:
+    """Numbers of a rank's log files; of a long log the first ones are gone."""
+    start, end = build_file_name(role, rank, 0).removesuffix("0.log"), ".log"
+    try:
+        names = [path.name for path in log_dir.iterdir()]
+    except FileNotFoundError:
+        return set()
+    middles = (name[len(start) : -len(end)] for name in names if name.startswith(start) and name.endswith(end))
+    return {int(middle) for middle in middles if middle.isdecimal()}
+
+
 class _Reader:
     """One call of :func:`read_lines`: the lines found and how far they reach."""
 
@@ -96,7 +108,7 @@ class _Reader:
 
     def advance(self, limit: int) -> bool:
         """Take what can be had from one file, or go on to the next; False if there is no more for now."""
-        generations = self._list_generations()
+        generations = list_generations(self._log_dir, self.cursor.role, self.cursor.rank)
         data = self._read_file(self.cursor.generation, self.cursor.offset)
         if data is None:
             oldest = min(generations, default=0)
@@ -166,21 +178,15 @@ class _Reader:
         except FileNotFoundError:
             return None
 
-    def _list_generations(self) -> set[int]:
-        start, end = build_file_name(self.cursor.role, self.cursor.rank, 0).removesuffix("0.log"), ".log"
-        try:
-            names = [path.name for path in self._log_dir.iterdir()]
-        except FileNotFoundError:
-            return set()
-        middles = (name[len(start) : -len(end)] for name in names if name.startswith(start) and name.endswith(end))
-        return {int(middle) for middle in middles if middle.isdecimal()}
-
 
 def _read_sequence(header: bytes) -> int:
     try:
-        return int(json.loads(header)["sequence"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ProtocolError(f"the header of a rank's log is spoilt: {clean_text(header[:100])}") from error
+        sequence = json.loads(header)["sequence"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        sequence = None
+    if type(sequence) is not int or not 0 <= sequence <= _LARGEST_SEQUENCE:
+        raise ProtocolError(f"the header of a rank's log is spoilt: {clean_text(header[:100])}")
+    return sequence
 
 
 def _cut_units(data: bytes) -> Iterator[_Unit]:
@@ -202,6 +208,7 @@ def _split_record(record: bytes) -> tuple[datetime, bytes, bytes, bytes]:
     """Time, stream, tag and text; a record that somebody else has spoilt is shown whole, as a notice."""
     parts = record.split(b" ", 3)
     if len(parts) == 4 and parts[1] in _STREAMS and parts[2] in (b"P", b"F"):
-        with contextlib.suppress(ValueError):
+        # A time within a day of either end of the calendar overflows when it is moved to UTC.
+        with contextlib.suppress(ValueError, OverflowError):
             return datetime.fromisoformat(parts[0].decode("ascii")).astimezone(UTC), parts[1], parts[2], parts[3]
     return datetime.fromtimestamp(0, UTC), NOTICE, b"F", b"unreadable: " + record

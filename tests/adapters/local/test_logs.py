@@ -221,10 +221,30 @@ class TestTurningOver:
         assert (tmp_path / "worker-1.1.log").exists()
         assert [line.text for line in first + rest] == ["0", "1", "2", "3"]
 
-    def test_a_spoilt_header_is_an_error(self, tmp_path):
-        (tmp_path / "worker-1.4.log").write_bytes(AT + b" header F {}\n" + units("x")[0])
+    @pytest.mark.parametrize(
+        "header",
+        [
+            b"{}",
+            b"[]",
+            b"{",
+            b'{"sequence": "7"}',
+            b'{"sequence": 1e999}',
+            b'{"sequence": 1.5}',
+            b'{"sequence": true}',
+            b'{"sequence": -1}',
+            b'{"sequence": ' + b"9" * 4000 + b"}",
+            b"[" * 60_000,
+        ],
+    )
+    def test_a_spoilt_header_is_an_error(self, header, tmp_path):
+        (tmp_path / "worker-1.4.log").write_bytes(AT + b" header F " + header + b"\n" + units("x")[0])
         with pytest.raises(ProtocolError, match="header"):
             read_lines(tmp_path, **WHO)
+
+    @pytest.mark.parametrize("at", [b"0001-01-01T00:00:00+14:00", b"9999-12-31T23:59:59-14:00"])
+    def test_a_time_at_an_end_of_the_calendar_is_unreadable(self, at, tmp_path):
+        (tmp_path / "worker-1.0.log").write_bytes(at + b" stdout F forged\n" + units("x")[0])
+        assert texts(tmp_path) == [f"unreadable: {at.decode()} stdout F forged", "x"]
 
     @pytest.mark.parametrize("start", [b"", AT + b" head", AT + b" stdout F x\n"])
     def test_a_file_that_has_no_header_yet_waits(self, tmp_path, start):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from airflow_provider_dispatch.adapters.local.logs import open_regular_file, read_lines
+from airflow_provider_dispatch.adapters.local.logs import list_generations, open_regular_file, read_lines
 from airflow_provider_dispatch.adapters.local.shim.records import build_file_name
 from airflow_provider_dispatch.core.output import Cursor
 from airflow_provider_dispatch.core.result import LARGEST_RESULT_BYTES, parse_result
@@ -48,9 +48,7 @@ def read_last_lines(log_dir: Path, *, execution: int, role: str, rank: int) -> t
 
 def _find_tail(log_dir: Path, start: Cursor) -> Cursor:
     """A place in the newest file from which there is not much to read."""
-    generation = 0
-    while (log_dir / build_file_name(start.role, start.rank, generation + 1)).exists():
-        generation += 1
+    generation = max(list_generations(log_dir, start.role, start.rank), default=0)
     path = log_dir / build_file_name(start.role, start.rank, generation)
     offset = max(0, path.stat().st_size - _TAIL_BYTES) if path.exists() else 0
     if offset:

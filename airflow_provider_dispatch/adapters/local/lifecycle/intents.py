@@ -156,6 +156,7 @@ def build_record(submission: Submission, status: Status, state: State) -> Submis
         cause=status.cause,
         queue=submission.queue,
         created_at=submission.created_at,
+        ended_at=status.ended_at,
     )
 
 

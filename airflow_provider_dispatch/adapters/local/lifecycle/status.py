@@ -141,6 +141,7 @@ class Status:
     executions: int = 0
     execution: Execution | None = None
     end: State | None = None
+    ended_at: datetime | None = None
     cause: Cause | None = None
     detail: str = ""
     evidence: tuple[Evidence, ...] = ()

@@ -210,12 +210,12 @@ def _fail_or_restart(turn: Turn, cause: Cause, detail: str) -> None:
 
 
 def _succeed(turn: Turn) -> None:
-    turn.change(end=State.SUCCEEDED, cause=None, detail="", pending=None, failed_rank=None)
+    turn.change(end=State.SUCCEEDED, ended_at=turn.now, cause=None, detail="", pending=None, failed_rank=None)
     turn.end_execution(Ending.SUCCESS)
 
 
 def _fail(turn: Turn, cause: Cause, detail: str, *, evidence: tuple[Evidence, ...]) -> None:
-    turn.change(end=State.FAILED, cause=cause, detail=detail, evidence=evidence, pending=None)
+    turn.change(end=State.FAILED, ended_at=turn.now, cause=cause, detail=detail, evidence=evidence, pending=None)
     turn.end_execution(Ending.FAILURE)
 
 

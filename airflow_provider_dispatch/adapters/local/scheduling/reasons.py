@@ -117,6 +117,9 @@ def _explain_too_large(demand: Demand, rooms: Sequence[Room]) -> Reason | None:
         return None
     rest = f"{'has' if len(rooms) == 1 else 'have'} {_describe_rest(lack)}"
     message = f"needs {_describe_lack(lack, demand)} on {_name_nodes(rooms)}, which {rest}"
+    if rooms and lack.resource is not None and not any(lack.resource in node.capacity for node, _ in rooms):
+        # Most often a slip, or a GPU: this machine's processors and memory are found out, everything else is told.
+        message += f"; correct the name {lack.resource}, or say in node.capacity how many there are"
     return Reason(ReasonCode.NEVER_FITS_NODES, message)
 
 

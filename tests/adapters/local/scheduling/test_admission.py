@@ -79,7 +79,12 @@ def test_all_roles_of_a_job_count() -> None:
 def test_a_resource_that_the_node_does_not_name_is_not_there_unless_none_is_asked_for() -> None:
     assert decide(waiting("none", ask(1, cpu=0, gpu=0))).admit == {"none": (("host", {"cpu": 0, "gpu": 0}),)}
     plan = decide(waiting("one", ask(1, gpu=1)))
-    assert plan.reasons["one"] == Reason(ReasonCode.NEVER_FITS_NODES, "needs 1 x 1 gpu on host, which has 0")
+    advice = "correct the name gpu, or say in node.capacity how many there are"
+    said = f"needs 1 x 1 gpu on host, which has 0; {advice}"
+    assert plan.reasons["one"] == Reason(ReasonCode.NEVER_FITS_NODES, said)
+    # One that it does name isn't unknown, however few there are.
+    plan = decide(waiting("one", ask(1, gpu=1)), nodes=[Node("host", {"cpu": 4000, "gpu": 0})])
+    assert plan.reasons["one"].message == "needs 1 x 1 gpu on host, which has 0"
 
 
 def test_a_resource_that_the_quota_does_not_name_is_not_limited() -> None:
