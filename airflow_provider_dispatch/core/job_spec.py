@@ -52,6 +52,13 @@ def _refuse_line(value: object) -> object:
             return value
 
 
+def _refuse_truth(value: object) -> object:
+    # pydantic would take True for 1.
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
 def _refuse_nul(value: str) -> str:
     if "\0" in value:
         raise ValueError("must not hold a NUL character")
@@ -75,6 +82,7 @@ Name = Annotated[str, Field(min_length=1), AfterValidator(_refuse_nul)]
 Command = Annotated[
     tuple[Word, ...], Field(min_length=1), BeforeValidator(_refuse_line), AfterValidator(_refuse_nameless)
 ]
+Count = Annotated[int, BeforeValidator(_refuse_truth)]
 Seconds = Annotated[timedelta, Field(ge=timedelta(0), le=timedelta(days=366))]
 
 
@@ -107,7 +115,7 @@ class Readiness(_SpecModel):
     """How to see that a rank can serve others: a command that exits 0, or a TCP port that accepts. Exactly one."""
 
     command: Command | None = None
-    tcp_port: int | None = Field(default=None, ge=1, le=65535)
+    tcp_port: Count | None = Field(default=None, ge=1, le=65535)
     period: Seconds = timedelta(seconds=1)
 
     @model_validator(mode="after")
@@ -130,7 +138,7 @@ class RoleSpec(_SpecModel):
     """
 
     name: str = Field(default=ONLY_ROLE, pattern=ROLE_NAME)
-    nodes: int = Field(default=1, ge=1, le=MOST_NODES)
+    nodes: Count = Field(default=1, ge=1, le=MOST_NODES)
     command: Command
     image: Name | None = None
     env: dict[str, Word] = Field(default={}, repr=False)
@@ -191,11 +199,11 @@ class JobSpec(_SpecModel):
     roles: tuple[RoleSpec, ...] = Field(min_length=1, max_length=18)
     success_roles: tuple[str, ...] | None = Field(default=None, min_length=1)
     leading_role: str | None = None
-    max_restarts: int = Field(default=0, ge=0, le=1000)
-    max_preemptions: int | None = Field(default=None, ge=0, le=1000)
+    max_restarts: Count = Field(default=0, ge=0, le=1000)
+    max_preemptions: Count | None = Field(default=None, ge=0, le=1000)
     grace_period: Seconds = timedelta(seconds=30)
     queue: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    priority: str | int | None = None
+    priority: Annotated[str | int | None, BeforeValidator(_refuse_truth)] = None
     labels: dict[str, str] = {}
     runtime: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
     working_dir: Name | None = None

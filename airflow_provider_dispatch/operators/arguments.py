@@ -59,6 +59,7 @@ SPEC_ARGUMENTS = (
     "max_preemptions",
     "working_dir",
 )
+ROLE_FIELDS = ("name", "nodes", "command", "image", "env", "secrets", "resources", "after", "readiness")
 LEAST_OF_NUMBER = {"num_nodes": 1, "max_restarts": 0, "max_preemptions": 0}
 CHECK_OF_ARGUMENT = {
     "command": "words",
@@ -109,6 +110,7 @@ def check_spec(arguments: Mapping[str, object]) -> None:
     """
     if ("command" in arguments) == ("roles" in arguments):
         raise SpecError("command", "give either command or roles")
+    _check_roles(arguments.get("roles"))
     for name, value in arguments.items():
         match CHECK_OF_ARGUMENT.get(name):
             case "words" if not value:
@@ -123,6 +125,14 @@ def check_spec(arguments: Mapping[str, object]) -> None:
                 raise SpecError(name, "must be a mapping", type(value).__name__)
             case "duration":
                 check_duration(name, value)
+
+
+def _check_roles(roles: object) -> None:
+    """Refuse fields that no role has; what a template or another task will give is left to the run."""
+    for number, role in enumerate(roles if isinstance(roles, list | tuple) else ()):
+        names = filter(is_literal, role) if isinstance(role, Mapping) else ()
+        if wrong := next((name for name in names if name not in ROLE_FIELDS), None):
+            raise SpecError(f"roles[{number}].{wrong}", f"there is no such field; a role has {', '.join(ROLE_FIELDS)}")
 
 
 def check_duration(name: str, value: object) -> None:

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_dispatch.core.clocks import Clock
 from airflow_provider_dispatch.core.decision import OnTimeout, OnUnfittable, Supervision
-from airflow_provider_dispatch.core.job_spec import FLAT_ROLE_FIELDS, JobSpec
+from airflow_provider_dispatch.core.job_spec import FLAT_ROLE_FIELDS, JobSpec, RoleSpec
 from airflow_provider_dispatch.core.recovery import DEFAULT_POLICY, Recovery, RecoveryPolicy, RecoveryRule
 from airflow_provider_dispatch.core.state import Cause
 from airflow_provider_dispatch.exceptions import SpecError
@@ -38,6 +38,7 @@ COMMAND = ["python", "train.py"]
         ({"command": COMMAND, "max_preemptions": -1}, "max_preemptions"),
         ({"command": COMMAND, "grace_period": timedelta(seconds=-1)}, "grace_period"),
         ({"command": COMMAND, "env": ["A=1"]}, "env"),
+        ({"roles": [{"name": "a", "command": COMMAND}, {"nods": 2, "command": COMMAND}]}, "roles[1].nods"),
     ],
 )
 @pytest.mark.parametrize("kind", [DispatchTrainJobOperator, DispatchStartJobOperator])
@@ -156,6 +157,7 @@ def test_every_field_of_a_spec_is_an_argument() -> None:
     fields = {arguments.FIELD_OF_ARGUMENT.get(name, name) for name in arguments.SPEC_ARGUMENTS}
 
     assert fields == {*JobSpec.model_fields, *FLAT_ROLE_FIELDS}
+    assert arguments.ROLE_FIELDS == tuple(RoleSpec.model_fields)
 
 
 def test_arguments_become_a_spec() -> None:
