@@ -31,7 +31,7 @@ from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.testing.waiting import Waiter
 from tests.cluster.controller_process import ControllerProcess
 from tests.cluster.faulty_proxy import NO_FAULT, Asked, Fault, FaultyProxy, Script, is_write_to, let_pass
-from tests.cluster.fixtures import CONTROLLER_FLAGS
+from tests.cluster.fixtures import CONTROLLER_FLAGS, is_looked_after
 from tests.cluster.testbed.api import MERGE, Manifest
 from tests.cluster.testbed.bed import Bed
 from tests.cluster.testbed.objects import TRAINER_VERSION
@@ -111,6 +111,8 @@ def alone(controlled_bed: Bed) -> Iterator[Bed]:
         # One that acted has noticed by then: it renews each five seconds, or not at all.
         threading.Event().wait(12)
         yield controlled_bed
+    # Whatever comes next finds a controller at work, as before.
+    Waiter().wait_for(lambda: is_looked_after(controlled_bed), timeout_seconds=60, what="a leading controller")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     CLUSTER_QUEUES,
@@ -44,6 +45,16 @@ def begin(client: MemoryClient, settings: KubeflowSettings = KUEUE, *, memory: Q
 
 def no_lease(client: ProvedCluster) -> None:
     client.drop(LEASES, words.LEASE_NAME, words.LEASE_NAMESPACE)
+
+
+def change_lease(client: ProvedCluster, **spec: object) -> None:
+    lease = client.peek(LEASES, words.LEASE_NAME, words.LEASE_NAMESPACE)
+    assert lease is not None
+    lease["spec"].update(spec)
+
+
+def ago(**parts: int) -> str:
+    return fields.format_time(NOW - timedelta(**parts))
 
 
 def no_check(client: ProvedCluster) -> None:
@@ -85,6 +96,34 @@ def test_on_a_cluster_that_is_not_proved_no_job_is_left(spoil, said: str) -> Non
     with pytest.raises(CapabilityError, match=said):
         begin(client)
     assert client.peek_all(TRAINJOBS) == []
+
+
+@pytest.mark.parametrize(
+    ("lease", "kind"),
+    [
+        ({"holderIdentity": ""}, UnavailableError),
+        ({"renewTime": ago(minutes=3)}, UnavailableError),
+        ({"holderIdentity": "", "renewTime": ago(minutes=4)}, UnavailableError),
+        ({"renewTime": ago(minutes=4, seconds=1)}, CapabilityError),
+        ({"holderIdentity": "", "renewTime": ago(minutes=5)}, CapabilityError),
+        ({"holderIdentity": "stranger"}, CapabilityError),
+        ({"renewTime": None}, CapabilityError),
+    ],
+)
+def test_a_controller_that_was_there_a_moment_ago_may_be_waited_for(lease: dict[str, object], kind: type) -> None:
+    client = build_proved_cluster()
+    change_lease(client, **lease)
+    with pytest.raises(kind, match="controller"):
+        begin(client)
+    assert client.peek_all(TRAINJOBS) == []
+
+
+def test_what_no_controller_would_mend_is_not_waited_for() -> None:
+    client = build_proved_cluster()
+    change_lease(client, holderIdentity="")
+    no_check(client)
+    with pytest.raises(CapabilityError, match="doesn't list AdmissionCheck"):
+        begin(client)
 
 
 def test_what_a_preflight_has_found_is_gone_by_for_a_minute() -> None:

@@ -7,11 +7,14 @@ Preflight and `start` judge by it what they have read. Pure: nothing is asked he
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
+
+HANDOVER = timedelta(minutes=4)
+"""Since the last heartbeat: so long the controller is taken to be coming back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,13 @@ def describe_lease(lease: Raw | None, now: datetime) -> tuple[bool, str]:
     if fields.annotation(lease, words.HOLDER_ANNOTATION) != holder:
         return False, f"{told}, and that is no dispatch-admission"
     return age <= patience, told
+
+
+def is_changing_hands(lease: Raw | None, now: datetime) -> bool:
+    """Whether a controller was at work a moment ago: a roll-out, or an API server that was away, passes by itself."""
+    renewed = fields.moment(lease, "spec", "renewTime")
+    holder, signed = fields.text(lease, "spec", "holderIdentity"), fields.annotation(lease, words.HOLDER_ANNOTATION)
+    return renewed is not None and holder in ("", signed) and now - renewed <= HANDOVER
 
 
 def explain_unguarded(view: QueueView, check: str) -> str | None:
