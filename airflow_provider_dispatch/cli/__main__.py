@@ -6,8 +6,10 @@ It only starts the application, and says what to install where a library of the 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 from airflow_provider_dispatch.cli.exit_codes import ExitCode
 
@@ -35,6 +37,10 @@ def main() -> None:
     """Run the command that the process' arguments name; does not return."""
     if IS_CTRL_C_HEARD:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("stdout", "stderr"):
+        # Closed by the caller (`>&-`), who wants to see nothing: the exit status says it all.
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the process
     app(prog_name="dispatch")
 
 

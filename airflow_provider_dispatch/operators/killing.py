@@ -51,7 +51,10 @@ def end_killed_job(
             state = "unknown"
         action, reason = decide_end(state), f"its task was ended: {state or 'deleted'}"
     if action == "leave":
-        log.info("Leaving the job alone: a retry goes on with it")
+        log.info(
+            "Leaving the job alone: a retry goes on with it. Without one, stop it: dispatch stop %s",
+            derive_own_job(leg),
+        )
         return
     log.info("Ending the job (%s): %s", action, reason)
     try:

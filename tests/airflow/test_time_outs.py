@@ -59,7 +59,7 @@ def test_a_worker_that_goes_away_leaves_the_job_to_the_retry(real_airflow):
     worker, task = scene.find_processes(run, "train")
 
     scene.kill(worker, signal.SIGTERM)
-    scene.wait_for_line(run, "Leaving the job alone: a retry goes on with it")
+    scene.wait_for_line(run, "Leaving the job alone: a retry goes on with it. Without one, stop it: dispatch stop ")
     assert scene.see(run).state is State.RUNNING
     scene.kill(task)
 

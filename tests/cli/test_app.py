@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -142,6 +143,15 @@ def test_a_reader_that_leaves_early_does_no_harm(dispatch: Caller) -> None:
     process.stderr.close()
 
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-"])
+def test_who_closes_its_output_gets_the_exit_status(dispatch: Caller, redirection: str) -> None:
+    program = shlex.join([*PROGRAM, "list"])
+    called = subprocess.run(
+        ["sh", "-c", f"{program} {redirection}"], env=os.environ | dispatch.environment, capture_output=True, text=True
+    )
+    assert (called.returncode, "Traceback" in called.stderr) == (0, False), called.stderr
 
 
 def test_the_form_of_json_is_that_of_yaml(fake: FakeWorld) -> None:

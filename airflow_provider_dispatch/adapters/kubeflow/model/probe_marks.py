@@ -93,7 +93,9 @@ def decide_probe(raw: Raw, now: datetime) -> RemoveProbe | WaitForProbe | None:
 
 
 def _read_until(raw: Raw) -> datetime | None:
-    return fields.parse_time(fields.annotation(raw, words.PROBE_UNTIL_ANNOTATION))
+    until = fields.parse_time(fields.annotation(raw, words.PROBE_UNTIL_ANNOTATION))
+    # No preflight wrote a time at an end of the calendar, beyond which nothing can be reckoned.
+    return until if until is not None and 1 < until.year < 9999 else None
 
 
 def _is_nobodys_job(trainjob: Raw) -> bool:
