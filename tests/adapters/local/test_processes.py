@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -81,6 +83,21 @@ if not os.fork():
         assert shim.wait_for("exited")["signal"] == signal.SIGKILL
         shim.end_and_wait()
 
+    def test_a_shim_that_is_kept_from_its_work_does_not_hide_what_is_beneath_it(self, shim, tmp_path):
+        code = f"""
+if not os.fork():
+    detach(); os.closerange(0, 256)
+    os.execve(sys.executable, [sys.executable, "-ISc", {python(DEAF)[-1]!r}], {{"HELLO": os.environ["HELLO"]}})
+"""
+        shim.spawn(python(code + DEAF), env={"DISPATCH_STATE_DIR": str(tmp_path / "state")})
+        pids = [shim.greeter.meet(), shim.greeter.meet()]
+        shim.lock_path.unlink()  # so the lock says nothing either
+        shim.process.send_signal(signal.SIGSTOP)
+        shim.control.close()
+        assert end_attempts(shim.job, folder=tmp_path, timeout_seconds=PATIENCE_SECONDS).is_complete
+        assert [shim.greeter.is_gone(pid) for pid in pids] == [True, True]
+        assert shim.process.wait(PATIENCE_SECONDS) == 0
+
     def test_only_the_attempts_asked_for_are_found(self, shim):
         shim.spawn(python(DEAF), rank=0)
         shim.spawn(python(DEAF), rank=1, env={"DISPATCH_ATTEMPT": f"{shim.job}.1.1.2.0"})
@@ -127,6 +144,55 @@ if not os.fork():
             assert end_attempts(shim.job, timeout_seconds=PATIENCE_SECONDS).alive == ()
         finally:
             shim.process.send_signal(signal.SIGCONT)
+
+
+# Uses up its descriptors, and tells what a look says then, and what it says once there are some again.
+SHORT = """
+import json, os, resource, sys, threading, time
+from pathlib import Path
+from airflow_provider_dispatch.adapters.local.agent.locking import clear_execution
+from airflow_provider_dispatch.adapters.local.processes import end_attempts, find_lock_holders, scan_processes
+from airflow_provider_dispatch.adapters.local.shim.descent import fetch_entry, fetch_environment
+from airflow_provider_dispatch.exceptions import UnavailableError
+
+def fails(look):
+    try:
+        look()
+    except (OSError, UnavailableError) as error:
+        return str(error)
+
+attempt, lock = sys.argv[1], Path(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+kept = []
+while not fails(lambda: kept.append(os.open("/dev/null", os.O_RDONLY))): pass
+own = os.getpid()
+looks = [scan_processes, lambda: find_lock_holders(lock), lambda: fetch_entry(own), lambda: fetch_environment(own)]
+told = {"looks": [fails(look) for look in looks]}
+report = end_attempts(attempt, timeout_seconds=0.3)
+told["short"] = [report.is_complete, len(report.killed)]
+waiter = threading.Thread(target=clear_execution, args=(lock, attempt))
+waiter.start()
+waiter.join(0.5)
+told["is_cleared_blindly"] = not waiter.is_alive()
+for fd in kept: os.close(fd)
+waiter.join()
+told["left"] = len(scan_processes().find_attempts(attempt))
+print(json.dumps(told))
+"""
+
+
+class TestShortage:
+    def test_who_has_no_descriptor_to_look_with_proves_nothing(self, shim, tmp_path):
+        shim.spawn(python(DEAF), env={"DISPATCH_STATE_DIR": str(tmp_path / "state")})
+        pid = shim.greeter.meet()
+        attempt = f"{shim.job}.1.1.1.0"
+        shim.kill()
+        words = [sys.executable, "-c", SHORT, attempt, str(tmp_path / "lock")]
+        child = subprocess.run(words, stdout=subprocess.PIPE, timeout=PATIENCE_SECONDS, check=True)
+        told = json.loads(child.stdout)
+        assert all("Too many open files" in answer for answer in told.pop("looks"))
+        assert told == {"short": [False, 0], "is_cleared_blindly": False, "left": 0}
+        assert shim.greeter.is_gone(pid)
 
 
 class TestLock:

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from airflow_provider_dispatch.adapters.local.processes import JobLock, end_attempts
+from airflow_provider_dispatch.adapters.local.processes import JobLock, end_attempts, is_shortage
 from airflow_provider_dispatch.exceptions import UnavailableError
 
 # A shim that has lost its agent ends its ranks by itself and reaps them, which no sweep can do as well.
@@ -33,7 +33,7 @@ def win_lock(path: Path, prefix: str, *, patience_seconds: float | None, cancell
     """
     began, pause = time.monotonic(), _FIRST_PAUSE_SECONDS
     while True:
-        lock = JobLock.take(path)
+        lock = _try_lock(path)
         if lock is not None:
             return lock
         waited = time.monotonic() - began
@@ -44,6 +44,15 @@ def win_lock(path: Path, prefix: str, *, patience_seconds: float | None, cancell
             end_attempts(prefix, folder=path.parent, lock_path=holders_of, timeout_seconds=_SWEEP_SECONDS)
         cancelled.wait(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _try_lock(path: Path) -> JobLock | None:
+    try:
+        return JobLock.take(path)
+    except OSError as error:
+        if is_shortage(error):  # says nothing about the lock
+            return None
+        raise
 
 
 def clear_folder(folder: Path) -> None:

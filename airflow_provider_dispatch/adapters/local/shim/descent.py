@@ -5,7 +5,10 @@ The shim is a subreaper: what loses its parent becomes the shim's child, so a pr
 process group and its parent, and is still found beneath the shim. Elsewhere than on Linux there is no ``/proc``: the
 tables are empty and only process groups can be signalled.
 
-Used by the shim, and by ``processes`` in the agent to sweep what a killed shim left.
+What can't be looked at for want of a descriptor or of memory is an ``OSError``, never "no process": whoever looks for
+a proof must not get one from a look that failed.
+
+Used by the shim, and by the agent to sweep what a killed shim left.
 """
 # ruff: noqa: PTH208 - pathlib would be the dearest import of the shim
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 _PR_SET_CHILD_SUBREAPER = 36
 _NEWEST_LOOKS = 200
 _PAUSE_SECONDS = 0.01
+GONE_OR_SECRET = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 class ProcessEntry:
@@ -57,19 +61,20 @@ def become_subreaper() -> None:
 
 
 def read_file(path: str) -> bytes:
-    """All of a small file; empty if it is gone, secret, or belongs to a process that is gone."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
+    """All of a small file; empty if it is gone, secret, or belongs to a process that is gone.
+
+    :raises OSError: it can't be read for another reason, which says nothing about the process.
+    """
     chunks = []
-    try:
-        while chunk := os.read(fd, 65536):
-            chunks.append(chunk)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+    with contextlib.suppress(*GONE_OR_SECRET):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while chunk := os.read(fd, 65536):
+                chunks.append(chunk)
+        except GONE_OR_SECRET:
+            chunks.clear()
+        finally:
+            os.close(fd)
     return b"".join(chunks)
 
 
@@ -80,10 +85,13 @@ def fetch_entry(pid: int) -> ProcessEntry | None:
 
 
 def fetch_table() -> dict[int, ProcessEntry]:
-    """All processes of this machine, in the order of their numbers."""
+    """All processes of this machine, in the order of their numbers.
+
+    :raises OSError: not all could be looked at.
+    """
     try:
         names = os.listdir("/proc")
-    except OSError:
+    except FileNotFoundError:  # not Linux
         return {}
     entries = (fetch_entry(int(name)) for name in names if name.isdigit())
     return {entry.pid: entry for entry in entries if entry is not None}
@@ -117,7 +125,7 @@ def fetch_environment(pid: int) -> dict[bytes, bytes]:
 def _list_environments(pid: int) -> list[str]:
     try:
         return [f"/proc/{pid}/task/{thread}/environ" for thread in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
+    except GONE_OR_SECRET:
         return []
 
 
@@ -193,11 +201,14 @@ def kill_entries(entries: Iterable[ProcessEntry]) -> None:
 
 
 def kill_descendants(root: int, *, groups: Iterable[int] = ()) -> None:
-    """KILL everything beneath *root*, once.
+    """KILL everything beneath *root*, once. No proof of anything.
 
     :param groups: what to kill instead where descendants can't be found.
     """
-    table = fetch_table()
+    try:
+        table = fetch_table()
+    except OSError:  # for want of a descriptor or of memory: the first that die may give some back
+        table = {}
     kill_entries(derive_descendants(table, [root]))
     for group in groups if not table else ():
         send_group_signal(group, signal.SIGKILL)
@@ -215,8 +226,8 @@ def end_children() -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
-def kill_newest(is_target: Callable[[dict[bytes, bytes]], bool]) -> None:
-    """KILL the machine's newest process, a number of times, where *is_target* says so of its environment.
+def kill_newest(is_target: Callable[[int], bool]) -> None:
+    """KILL the machine's newest process, a number of times, where *is_target* says so of its number.
 
     For a process that forks and ends without pause: it is gone before a look at all processes comes to it, but its
     number is always the last that the kernel has given away.
@@ -226,5 +237,5 @@ def kill_newest(is_target: Callable[[dict[bytes, bytes]], bool]) -> None:
         if not fields:
             return
         pid = int(fields[-1])
-        if pid != os.getpid() and is_target(fetch_environment(pid)):
+        if pid != os.getpid() and is_target(pid):
             send_signal(pid, signal.SIGKILL)

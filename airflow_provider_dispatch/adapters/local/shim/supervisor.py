@@ -10,6 +10,7 @@ Run by ``__main__``. Never decides about the job: whether it has succeeded, what
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import selectors
@@ -22,6 +23,7 @@ from airflow_provider_dispatch.adapters.local.shim.descent import (
     derive_descendants,
     derive_owners,
     end_children,
+    fetch_environment,
     fetch_table,
     kill_descendants,
     kill_entries,
@@ -211,24 +213,36 @@ class Supervisor:
     def _measure(self, now: float) -> None:
         limited = [r for r in self._ranks.values() if r.is_running and r.order.memory_bytes is not None]
         self._measure_at = now + MEMORY_PERIOD_SECONDS if limited else _NEVER
-        owners = self._derive_owners(self._fetch_descendants()) if limited else {}
-        for rank in limited:
-            limit = rank.order.memory_bytes or 0
-            if measure_memory((pid for pid, owner in owners.items() if owner == rank.identity), limit) > limit:
-                rank.kill_for_memory()
+        with contextlib.suppress(OSError):  # nothing to look with now; the next look is soon
+            owners = self._derive_owners(self._fetch_descendants()) if limited else {}
+            for rank in limited:
+                limit = rank.order.memory_bytes or 0
+                if measure_memory((pid for pid, owner in owners.items() if owner == rank.identity), limit) > limit:
+                    rank.kill_for_memory()
 
     def _sweep(self, now: float) -> None:
         """KILL what ended ranks left behind, as the end of a container's first process does."""
+        try:
+            is_done = not self._kill_remains()
+        except OSError:  # nothing to look with now, which says nothing about who is there
+            is_done = False
+        self._sweep_at = _NEVER if is_done else now + self._take_pause()
+
+    def _kill_remains(self) -> bool:
+        """Whether anything was there."""
         ended = {rank.identity for rank in self._ranks.values() if not rank.is_running}
         descendants = self._fetch_descendants()
         owners = self._derive_owners(descendants)
         remains = [entry for entry in descendants if entry.is_alive and owners.get(entry.pid) in ended]
         kill_entries(remains)
         if self._has_orphans:
+            kill_newest(self._is_remains)
             self._has_orphans = False
-            marks = [rank.marks for rank in self._ranks.values() if not rank.is_running]
-            kill_newest(lambda environment: any(mark.items() <= environment.items() for mark in marks))
-        self._sweep_at = now + self._take_pause() if remains else _NEVER
+        return bool(remains)
+
+    def _is_remains(self, pid: int) -> bool:
+        shown = fetch_environment(pid).items()
+        return any(rank.marks.items() <= shown for rank in self._ranks.values() if not rank.is_running)
 
     # How it ends
 
