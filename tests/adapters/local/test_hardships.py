@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dispatch.adapters.local.doorbell import ring
+from airflow_provider_dispatch.adapters.local.processes import find_attempts
 from airflow_provider_dispatch.adapters.local.queues import QueuesFile
 from airflow_provider_dispatch.adapters.local.settings import parse_settings
 from airflow_provider_dispatch.adapters.local.store.database import Database
@@ -27,7 +29,7 @@ from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import JobSelector, StartRequest
 from airflow_provider_dispatch.core.state import Cause, State
 from airflow_provider_dispatch.exceptions import DispatchError, SpecError
-from tests.adapters.local.world import ANN, WAIT, World, end_process, new_job, python_job, soon
+from tests.adapters.local.world import ANN, WAIT, World, end_process, new_job, python_job, soon, wait_for_end
 from tests.contract.stage_processes import wait_until
 
 FAR = timedelta(days=100)
@@ -147,13 +149,138 @@ def test_a_rank_that_stops_its_shim_delays_no_end(world, is_agent_killed) -> Non
     world.play(scenario)
 
 
+# Stops its shim again whenever that is woken, and heeds nothing.
+STOP_SHIM_FOR_EVER = (
+    "import os, signal, time; signal.signal(15, signal.SIG_IGN); shim = os.getppid()\n"
+    "while os.getppid() == shim: os.kill(shim, signal.SIGSTOP); time.sleep(0.0005)\n"
+    "signal.pause()"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen on Linux alone")
+def test_a_rank_that_stops_its_shim_again_and_again_is_held_and_stopped(world) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.run(python_job(STOP_SHIM_FOR_EVER, grace_period=timedelta(0)))
+        await wait_until(lambda: _has_stopped_child(at.agent), "the shim's stop")
+        (rank,) = find_attempts(ref.job)
+        first = at.agent
+        await at.adapter.hold(ref, at.hold_request(), deadline=soon())
+        await at.reach(ref, State.HELD)
+        assert not _is_running(rank.pid)
+        assert (await at.adapter.stop(ref.job, reason="", deadline=soon())).is_complete
+        assert at.agent == first
+
+    world.play(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen on Linux alone")
+def test_a_rank_that_stops_its_shim_and_ends_has_ended(shared_world) -> None:
+    async def scenario(at: World) -> None:
+        ref = await at.start(python_job("import os, signal; os.kill(os.getppid(), signal.SIGSTOP)"))
+        await at.adapter.open(ref, deadline=soon())
+        await at.reach(ref, State.SUCCEEDED)
+        assert find_attempts(ref.job) == []
+
+    shared_world.play(scenario)
+
+
+# -- ranks that hide from everything that names them -------------------------------------------------------------------
+
+DAEMON = """
+import os, signal, sys, time
+def become_daemon(beat):
+    if os.fork():
+        signal.pause()
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.closerange(0, 256)
+    os.execve(sys.executable, [sys.executable, "-ISc", GHOST, beat], {"GHOST": "1"})
+"""
+# Each says who it is, again and again; of the second kind none is there for longer than a moment.
+GHOSTS = {
+    "a daemon": (
+        "import os, sys, time\nwhile True: open(sys.argv[1], 'w').write(f'{os.getpid()}\\n'); time.sleep(0.01)"
+    ),
+    "a chain of daemons": (
+        "import os, sys\n"
+        "while True:\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    os.setsid(); open(sys.argv[1], 'w').write(f'{os.getpid()}\\n')"
+    ),
+}
+
+
+def _build_ghost_job(ghost: str, beat: Path) -> JobSpec:
+    return python_job(f"GHOST = {GHOSTS[ghost]!r}\n{DAEMON}become_daemon({str(beat)!r})")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen on Linux alone")
+@pytest.mark.parametrize("ghost", GHOSTS)
+def test_whoever_hides_as_a_daemon_is_gone_before_the_job_is_told_lost(world, ghost, tmp_path) -> None:
+    beats = [tmp_path / "beat-0", tmp_path / "beat-1"]
+
+    async def scenario(at: World) -> None:
+        other = await at.run(python_job(WAIT))
+        refs = [await at.run(_build_ghost_job(ghost, beat)) for beat in beats]
+        for beat in beats:
+            await wait_until(beat.exists, "the daemon's first beat")
+        # Both at once: the orphans of one are the agent's before it has heard of the other's end.
+        for shim in [_find_parent(find_attempts(ref.job)[0].pid) for ref in refs]:
+            os.kill(shim, signal.SIGKILL)
+        for ref, beat in zip(refs, beats, strict=True):
+            assert (await at.reach(ref, State.FAILED)).cause is Cause.NODE_LOST
+            beat.unlink(missing_ok=True)
+        assert not [line for line in _list_commands() if "beat-" in line]
+        assert not any(beat.exists() for beat in beats)
+        assert (await at.adapter.inspect(other)).state is State.RUNNING
+        assert not [child for child in _list_children(at.agent) if is_zombie(child)]
+
+    world.play(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen on Linux alone")
+def test_a_daemon_of_a_removed_store_is_gone_before_a_new_store_begins(world, tmp_path) -> None:
+    beat = tmp_path / "beat"
+
+    async def scenario(at: World) -> None:
+        ref = await at.run(_build_ghost_job("a daemon", beat))
+        await wait_until(beat.exists, "the daemon's first beat")
+        shim = _find_parent(find_attempts(ref.job)[0].pid)
+        os.kill(at.agent, signal.SIGSTOP)  # so it can't even hear that its store is gone
+        os.kill(shim, signal.SIGSTOP)
+        left = os.pidfd_open(at.agent)
+        shutil.rmtree(at.layout.folder)
+        try:
+            await at.start(python_job(WAIT))
+            assert not [line for line in _list_commands() if str(beat) in line]
+        finally:
+            signal.pidfd_send_signal(left, signal.SIGKILL)
+            wait_for_end(left)
+
+    world.play(scenario)
+
+
+def _list_children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _list_commands() -> list[str]:
+    """Command lines of all processes but this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path.read_text(errors="replace")] if path.parent.name != str(os.getpid()) else []
+    return found
+
+
 def _find_parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _has_stopped_child(pid: int) -> bool:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return any(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "T" for child in children)
+    stats = (Path(f"/proc/{child}/stat").read_text() for child in _list_children(pid))
+    return any(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def _is_running(pid: int) -> bool:

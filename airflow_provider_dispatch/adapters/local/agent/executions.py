@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from airflow_provider_dispatch.adapters.local.agent.errands import Errands
 from airflow_provider_dispatch.adapters.local.agent.locking import clear_execution, win_lock
+from airflow_provider_dispatch.adapters.local.agent.orphans import Children
 from airflow_provider_dispatch.adapters.local.agent.secret_files import UnusableSecretError, read_secrets
 from airflow_provider_dispatch.adapters.local.agent.shim_link import ShimLink
 from airflow_provider_dispatch.adapters.local.agent.traces import read_last_lines, read_result
@@ -34,6 +37,9 @@ from airflow_provider_dispatch.core.quantity import MEMORY
 from airflow_provider_dispatch.core.state import Cause
 
 LOCK_PATIENCE_SECONDS = 120.0
+LOOK_SECONDS = 3.0
+# After the grace period the shim kills everything and leaves in a moment, unless something keeps it from running.
+LEAVING_SECONDS = 5.0
 _LOOPBACK = "127.0.0.1"
 _log = logging.getLogger(__name__)
 
@@ -44,6 +50,8 @@ class Surroundings:
 
     :param base_env: what every rank sees.
     :param post: takes an input for the machine.
+    :param children: of the agent's process.
+    :param clock: seconds that never go back.
     """
 
     layout: StoreLayout
@@ -51,6 +59,8 @@ class Surroundings:
     errands: Errands
     base_env: Mapping[str, str]
     post: Callable[[Input], None]
+    children: Children = field(default_factory=Children)
+    clock: Callable[[], float] = time.monotonic
 
 
 class Executions:
@@ -60,10 +70,23 @@ class Executions:
         self._around = around
         self._running: dict[Key, _Execution] = {}
         self._reclaimed: set[Identity] = set()
+        self._look_at = 0.0
 
     def is_empty(self) -> bool:
         """Nothing runs or is waited for."""
         return not self._running and self._around.errands.pending == 0
+
+    def seconds_until_look(self) -> float | None:
+        """When :meth:`look_after` is due; None while nothing runs."""
+        return max(0.0, self._look_at - self._around.clock()) if self._running else None
+
+    def look_after(self) -> None:
+        """See, now and then, that no rank keeps its shim from its work."""
+        now = self._around.clock()
+        if self._running and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            for execution in list(self._running.values()):
+                execution.look_after(now)
 
     def start(self, key: Key, identity: Identity, spec: JobSpec) -> None:
         """Win the lock and start a shim."""
@@ -93,7 +116,8 @@ class Executions:
             return
         self._reclaimed.add(identity)
         told = messages.ExecutionLost(key, identity, "the agent that ran it died, and its ranks with it")
-        _wait_until_free(self._around, identity, lambda: self._around.post(told))
+        path = self._around.layout.job_lock(identity.job)
+        self._around.errands.run(lambda: clear_execution(path, identity.attempt_id), lambda _: self._around.post(told))
 
 
 class _Execution:
@@ -111,7 +135,8 @@ class _Execution:
         self._cancelled = threading.Event()
         self._link: ShimLink | None = None
         self._roles: list[str] = []
-        self._is_gone = False
+        self._leave_by = math.inf
+        self._is_gone = self._is_overdue = False
         self._refusal = ""
         self._port = 0
 
@@ -151,6 +176,19 @@ class _Execution:
             self._cancelled.set()
             return
         self._link.send({"op": "end", "grace_seconds": grace.total_seconds(), "reason": reason, "by": "agent"})
+        self._expect_end(grace.total_seconds())
+
+    def look_after(self, now: float) -> None:
+        if self._link is None:
+            return
+        if now >= self._leave_by and not self._is_overdue:
+            _log.warning("the supervisor of %s does not leave: it is killed", self.identity.attempt_id)
+            self._is_overdue = True
+            self._link.kill()
+        self._link.look_after()
+
+    def _expect_end(self, grace_seconds: float) -> None:
+        self._leave_by = min(self._leave_by, self._around.clock() + grace_seconds + LEAVING_SECONDS)
 
     def _take_lock(self, lock: JobLock | None) -> None:
         if self._cancelled.is_set():
@@ -170,6 +208,7 @@ class _Execution:
                 self._link = ShimLink(
                     lock,
                     self._around.selector,
+                    children=self._around.children,
                     folder=self._around.layout.folder,
                     take=self._take,
                     when_closed=self._close,
@@ -256,15 +295,26 @@ class _Execution:
         self._refusal = problem
         if self._link is not None:
             self._link.send({"op": "kill"})
+            self._expect_end(0)
 
     def _close(self) -> None:
-        if self._refusal:
-            self._fail(self._refusal)
-        elif self._is_gone:
-            self._finish(messages.ExecutionGone(self.key, self.identity))
+        told = self._build_end()
+        if self._is_gone:
+            self._finish(told)
         else:
-            told = messages.ExecutionLost(self.key, self.identity, "the supervisor of its processes died")
-            _wait_until_free(self._around, self.identity, lambda: self._finish(told))
+            self._around.errands.run(self._clear, lambda _: self._finish(told))
+
+    def _build_end(self) -> Input:
+        if self._refusal:
+            return messages.ExecutionLost(self.key, self.identity, self._refusal, Cause.MISCONFIGURED)
+        if self._is_gone or self._is_overdue:
+            return messages.ExecutionGone(self.key, self.identity)
+        return messages.ExecutionLost(self.key, self.identity, "the supervisor of its processes died")
+
+    def _clear(self) -> None:
+        """End what a dead shim has left: first all of it that can't hide from its new parent."""
+        self._around.children.end_orphans()
+        clear_execution(self._around.layout.job_lock(self.identity.job), self.identity.attempt_id)
 
     def _fail(self, detail: str) -> None:
         _log.error("%s could not be begun: %s", self.identity.attempt_id, detail)
@@ -273,12 +323,6 @@ class _Execution:
     def _finish(self, told: Input) -> None:
         self._forget()
         self._around.post(told)
-
-
-def _wait_until_free(around: Surroundings, identity: Identity, then: Callable[[], None]) -> None:
-    """See that no process of an execution is left, however long that takes."""
-    path = around.layout.job_lock(identity.job)
-    around.errands.run(lambda: clear_execution(path, identity.attempt_id), lambda _: then())
 
 
 def _choose_port() -> int:

@@ -34,6 +34,7 @@ from airflow_provider_dispatch.adapters.local.lifecycle.machine import Machine
 from airflow_provider_dispatch.adapters.local.lifecycle.queueing import NodeConfig
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Key, Submission
 from airflow_provider_dispatch.adapters.local.queues import QueuesFile
+from airflow_provider_dispatch.adapters.local.shim.descent import become_subreaper
 from airflow_provider_dispatch.adapters.local.store import agency, reading
 from airflow_provider_dispatch.adapters.local.store.database import READ_PATIENCE_SECONDS, Database
 from airflow_provider_dispatch.exceptions import DispatchError, UnavailableError
@@ -59,8 +60,11 @@ def supervise(
     Its shims see that at once and end every rank; the next agent tells them lost. Better than running on half.
     """
     signal.signal(signal.SIGTERM, _leave)
+    # If whoever started it ignores the ends of children, so would this process, and they would leave no trace.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     database = Database(layout)
     try:
+        become_subreaper()
         agent = Agent(database, doorbell, retire_after=timedelta(seconds=retire_after_seconds), pass_env=pass_env)
         agent.take_over()
         when_listening()
@@ -208,10 +212,12 @@ class Agent:
 
     def _call_back(self, timeout_seconds: float | None) -> None:
         """Wait for events, and let those take them who wait for them."""
-        for key, _events in self._selector.select(timeout_seconds):
+        due = [seconds for seconds in (timeout_seconds, self._executions.seconds_until_look()) if seconds is not None]
+        for key, _events in self._selector.select(min(due, default=None)):
             # An earlier callback of this turn may have closed what this one is about.
             if self._selector.get_map().get(key.fd) == key:
                 key.data()
+        self._executions.look_after()
 
     def _advance(self, now: datetime) -> None:
         if self._unwritten is not None:

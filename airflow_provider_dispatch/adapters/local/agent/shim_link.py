@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's end of one shim: its process and the socket to it. Never waits for it to read.
 
-The socket is also the shim's life line: when the agent dies, it breaks, and the shim ends everything beneath it.
+The socket is also the shim's life line: when the agent dies, it breaks, and the shim ends everything beneath it. A rank
+can stop the shim, or be stopped where it still keeps the other end of the socket, so the agent comes by from time to
+time: :meth:`ShimLink.look_after`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from airflow_provider_dispatch.adapters.local.agent.orphans import Children
 from airflow_provider_dispatch.adapters.local.processes import JobLock
 from airflow_provider_dispatch.adapters.local.shim import build_command
 from airflow_provider_dispatch.adapters.local.shim.wire import LineBuffer, Message, decode, encode
@@ -27,6 +30,7 @@ class ShimLink:
     """One shim, from its start to its end.
 
     :param lock: of the job; given over to the shim.
+    :param children: of the agent, of which it becomes one.
     :param take: called with each of its messages.
     :param when_closed: called once, when it has ended.
     :raises OSError: from the constructor, when it could not be started; the lock is given up then too.
@@ -37,17 +41,20 @@ class ShimLink:
         lock: JobLock,
         selector: selectors.BaseSelector,
         *,
+        children: Children,
         folder: Path,
         take: Callable[[Message], None],
         when_closed: Callable[[], None],
     ) -> None:
         self._selector, self._take, self._when_closed = selector, take, when_closed
+        self._children = children
+        self._has_ended = False
         self._incoming = LineBuffer()
         self._unsent = bytearray()
         with lock:
             self._socket, theirs = socket.socketpair()
             with theirs:
-                self._process = _start(theirs.fileno(), lock.fd, folder, self._socket)
+                self._process = children.start(lambda: _start(theirs.fileno(), lock.fd, folder, self._socket))
         self._socket.setblocking(False)  # noqa: FBT003 - the standard library's signature
         self._events = selectors.EVENT_READ
         selector.register(self._socket, self._events, self._exchange)
@@ -58,6 +65,21 @@ class ShimLink:
             self._process.send_signal(signal.SIGCONT)  # a rank may have stopped it
             self._unsent += encode(message)
             self._flush()
+
+    def look_after(self) -> None:
+        """Wake it, in case that a rank has stopped it, and see whether it is still there."""
+        if self._socket.fileno() < 0:  # closed already
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+        elif self._has_ended:  # at the last look too: what it had said has been read since
+            self._close()
+        else:
+            self._has_ended = True
+
+    def kill(self) -> None:
+        """KILL it; what it leaves becomes the agent's."""
+        self._process.kill()
 
     def _exchange(self) -> None:
         self._flush()
@@ -95,6 +117,7 @@ class ShimLink:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._children.forget(self._process)
         self._when_closed()
 
 
