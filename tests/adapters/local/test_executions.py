@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import selectors
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 from airflow_provider_dispatch.adapters.local.agent.errands import Errands
 from airflow_provider_dispatch.adapters.local.agent.executions import Executions, Surroundings
+from airflow_provider_dispatch.adapters.local.agent.orphans import Children
+from airflow_provider_dispatch.adapters.local.agent.shim_link import ShimLink
 from airflow_provider_dispatch.adapters.local.layout import StoreLayout
 from airflow_provider_dispatch.adapters.local.lifecycle import messages
 from airflow_provider_dispatch.adapters.local.processes import JobLock
 from airflow_provider_dispatch.core.identity import Identity
+from tests.adapters.local.shim_process import take_lock
 from tests.adapters.local.world import new_job
 
 
@@ -33,3 +40,37 @@ def test_what_is_left_of_a_dead_agent_is_waited_for_once_however_often_it_is_ask
         executions.reclaim(key, identity)
         assert executions.is_empty()
     assert [type(message) for message in told] == [messages.ExecutionLost]
+
+
+class Keeping(Children):
+    """Keeps a shim's end of its socket open, as a rank does that is stopped between its fork and its program."""
+
+    def start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        self.shim = super().start(start)
+        *_, control_fd, _lock_fd, _ = Path(f"/proc/{self.shim.pid}/cmdline").read_text().split("\0")
+        self.kept_fd = os.dup(int(control_fd))
+        return self.shim
+
+
+def test_a_shim_is_seen_to_have_ended_though_its_socket_is_still_open(tmp_path) -> None:
+    closed, children = list[bool](), Keeping()
+    with selectors.DefaultSelector() as selector:
+        link = ShimLink(
+            take_lock(tmp_path / "lock"),
+            selector,
+            children=children,
+            folder=tmp_path,
+            take=lambda _: None,
+            when_closed=lambda: closed.append(True),
+        )
+        try:
+            link.look_after()
+            link.kill()
+            os.waitid(os.P_PID, children.shim.pid, os.WEXITED | os.WNOWAIT)
+            link.look_after()
+            assert closed == []  # what it said last may still be unread
+            link.look_after()
+            link.look_after()
+            assert closed == [True]
+        finally:
+            os.close(children.kept_fd)
