@@ -77,12 +77,12 @@ def moment(raw: object, *path: str) -> datetime | None:
 
 
 def parse_time(stamp: str) -> datetime | None:
-    """A stamp of the API or of an annotation, aware; None for anything else."""
+    """A stamp of the API or of an annotation, in UTC; None for anything else."""
     try:
         parsed = datetime.fromisoformat(stamp)
-    except ValueError:
+        return parsed.astimezone(UTC) if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # the latter within a day of either end of the calendar
         return None
-    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
 
 
 def format_time(moment: datetime) -> str:

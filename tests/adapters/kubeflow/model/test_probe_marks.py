@@ -66,7 +66,9 @@ def test_an_end_read_from_a_slow_clock_cuts_no_probe_short() -> None:
     assert isinstance(decide_probe(raw, end), RemoveProbe)
 
 
-@pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00", ""])
+@pytest.mark.parametrize(
+    "stamp", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00", ""]
+)
 def test_an_end_that_no_preflight_has_written_marks_no_probe(stamp: str) -> None:
     raw = trainjob()
     raw["metadata"]["annotations"][words.PROBE_UNTIL_ANNOTATION] = stamp
