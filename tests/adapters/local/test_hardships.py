@@ -149,24 +149,26 @@ def test_a_rank_that_stops_its_shim_delays_no_end(world, is_agent_killed) -> Non
     world.play(scenario)
 
 
-# Stops its shim again whenever that is woken, and heeds nothing.
-STOP_SHIM_FOR_EVER = (
-    "import os, signal, time; signal.signal(15, signal.SIG_IGN); shim = os.getppid()\n"
-    "while os.getppid() == shim: os.kill(shim, signal.SIGSTOP); time.sleep(0.0005)\n"
-    "signal.pause()"
-)
+KEEP_SHIM_FROM_ITS_WORK = {
+    "stop it whenever it is woken": "while os.getppid() == shim: os.kill(shim, signal.SIGSTOP)",
+    "leave it no descriptor, and hide from its group": (
+        "resource.prlimit(shim, resource.RLIMIT_NOFILE, (0, 0))\nos.fork() or os.setsid()"
+    ),
+}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other processes are seen on Linux alone")
-def test_a_rank_that_stops_its_shim_again_and_again_is_held_and_stopped(world) -> None:
+@pytest.mark.parametrize("deed", KEEP_SHIM_FROM_ITS_WORK.values(), ids=KEEP_SHIM_FROM_ITS_WORK)
+def test_a_rank_that_keeps_its_shim_from_its_work_is_held_and_stopped(world, deed) -> None:
+    begin = "import os, resource, signal; signal.signal(15, signal.SIG_IGN); shim = os.getppid()\n"
+
     async def scenario(at: World) -> None:
-        ref = await at.run(python_job(STOP_SHIM_FOR_EVER, grace_period=timedelta(0)))
-        await wait_until(lambda: _has_stopped_child(at.agent), "the shim's stop")
-        (rank,) = find_attempts(ref.job)
+        ref = await at.run(python_job(f"{begin}{deed}\nwhile True: signal.pause()", grace_period=timedelta(0)))
+        await wait_until(lambda: _has_stopped_child(at.agent) or len(find_attempts(ref.job)) == 2, "the deed")
         first = at.agent
         await at.adapter.hold(ref, at.hold_request(), deadline=soon())
         await at.reach(ref, State.HELD)
-        assert not _is_running(rank.pid)
+        assert find_attempts(ref.job) == []
         assert (await at.adapter.stop(ref.job, reason="", deadline=soon())).is_complete
         assert at.agent == first
 

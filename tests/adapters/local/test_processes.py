@@ -22,6 +22,13 @@ from tests.adapters.local.shim_process import PATIENCE_SECONDS, ShimProcess, pyt
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello()\nwhile True: signal.pause()"
 
+# Starts another that keeps the lock and shows no attempt.
+HIDE = f"""
+if not os.fork():
+    detach()
+    os.execve(sys.executable, [sys.executable, "-ISc", {python(DEAF)[-1]!r}], {{"HELLO": os.environ["HELLO"]}})
+"""
+
 
 @pytest.fixture
 def shim(tmp_path):
@@ -43,12 +50,7 @@ class TestSweep:
         assert shim.is_lock_free()
 
     def test_who_hides_its_environment_is_found_by_the_lock(self, shim):
-        code = f"""
-if not os.fork():
-    detach()
-    os.execve(sys.executable, [sys.executable, "-ISc", {python(DEAF)[-1]!r}], {{"HELLO": os.environ["HELLO"]}})
-"""
-        shim.spawn(python(code + DEAF))
+        shim.spawn(python(HIDE + DEAF))
         pids = {shim.greeter.meet(), shim.greeter.meet()}
         shim.kill()
         end_attempts(shim.job, timeout_seconds=PATIENCE_SECONDS)
@@ -84,12 +86,8 @@ if not os.fork():
         shim.end_and_wait()
 
     def test_a_shim_that_is_kept_from_its_work_does_not_hide_what_is_beneath_it(self, shim, tmp_path):
-        code = f"""
-if not os.fork():
-    detach(); os.closerange(0, 256)
-    os.execve(sys.executable, [sys.executable, "-ISc", {python(DEAF)[-1]!r}], {{"HELLO": os.environ["HELLO"]}})
-"""
-        shim.spawn(python(code + DEAF), env={"DISPATCH_STATE_DIR": str(tmp_path / "state")})
+        hide = HIDE.replace("os.execve", "os.closerange(0, 256); os.execve")
+        shim.spawn(python(hide + DEAF), env={"DISPATCH_STATE_DIR": str(tmp_path / "state")})
         pids = [shim.greeter.meet(), shim.greeter.meet()]
         shim.lock_path.unlink()  # so the lock says nothing either
         shim.process.send_signal(signal.SIGSTOP)
@@ -183,8 +181,8 @@ print(json.dumps(told))
 
 class TestShortage:
     def test_who_has_no_descriptor_to_look_with_proves_nothing(self, shim, tmp_path):
-        shim.spawn(python(DEAF), env={"DISPATCH_STATE_DIR": str(tmp_path / "state")})
-        pid = shim.greeter.meet()
+        shim.spawn(python(HIDE + DEAF), env={"DISPATCH_STATE_DIR": str(tmp_path / "state")})
+        pids = [shim.greeter.meet(), shim.greeter.meet()]
         attempt = f"{shim.job}.1.1.1.0"
         shim.kill()
         words = [sys.executable, "-c", SHORT, attempt, str(tmp_path / "lock")]
@@ -192,7 +190,7 @@ class TestShortage:
         told = json.loads(child.stdout)
         assert all("Too many open files" in answer for answer in told.pop("looks"))
         assert told == {"short": [False, 0], "is_cleared_blindly": False, "left": 0}
-        assert shim.greeter.is_gone(pid)
+        assert [shim.greeter.is_gone(pid) for pid in pids] == [True, True]
 
 
 class TestLock:
