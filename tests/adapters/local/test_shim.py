@@ -6,8 +6,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -421,6 +423,23 @@ def test_an_idle_shim_takes_no_time(shim):
     shim.wait_for("exited", rank=1)
     ticks.append(_read_ticks(shim.process.pid))
     assert (ticks[1] - ticks[0]) / os.sysconf("SC_CLK_TCK") < 0.1
+
+
+def test_a_shim_without_descriptors_waits_in_peace_until_it_can_look_again(shim):
+    shim.spawn(python("if not os.fork(): detach()\n" + DEAF))
+    pids = [shim.greeter.meet(), shim.greeter.meet()]
+    limits = resource.prlimit(shim.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(shim.process.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
+    shim.end(0)
+    shim.wait_for("exited")
+    ticks = [_read_ticks(shim.process.pid)]
+    subprocess.run(["sleep", "1"], check=True)
+    ticks.append(_read_ticks(shim.process.pid))
+    assert (ticks[1] - ticks[0]) / os.sysconf("SC_CLK_TCK") < 0.1
+    assert [shim.greeter.is_gone(pid) for pid in pids].count(False) == 1
+    resource.prlimit(shim.process.pid, resource.RLIMIT_NOFILE, limits)
+    shim.wait_for("gone")
+    assert [shim.greeter.is_gone(pid) for pid in pids] == [True, True]
 
 
 def _read_ticks(pid: int) -> int:

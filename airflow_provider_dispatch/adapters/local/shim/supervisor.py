@@ -252,7 +252,7 @@ class Supervisor:
         return self._announcement is not None and not any(rank.is_running for rank in self._ranks.values())
 
     def _kill_everything(self, now: float) -> None:
-        self._is_killing = True
+        self._is_killing, self._sweep_at = True, _NEVER  # what a sweep is for is done here
         if self._has_children:
             kill_descendants(os.getpid(), groups=self._leaders)
             self._kill_at = now + self._take_pause()
