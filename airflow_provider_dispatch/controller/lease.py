@@ -21,7 +21,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model import fields
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import LEASES
-from airflow_provider_dispatch.exceptions import ConflictError, DispatchError
+from airflow_provider_dispatch.exceptions import ConflictError, DispatchError, JobNotFoundError
 
 USABLE_SHARE = 2 / 3
 """Of the duration: after it a holder that could not renew stops acting, long before others may take the Lease."""
@@ -74,8 +74,8 @@ class LeaseKeeper:
         for known in (self._last, None):
             try:
                 self._last = await self._claim(known)
-            except ConflictError:
-                # Somebody wrote first. What stands there now is judged, once.
+            except (ConflictError, JobNotFoundError):
+                # Somebody wrote first, or took it away. What stands there now is judged, once.
                 continue
             if self._last is None:
                 break

@@ -53,10 +53,12 @@ def _refuse_line(value: object) -> object:
 
 
 def _refuse_truth(value: object) -> object:
-    # pydantic would take True for 1.
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")
-    return value
+    match value:
+        case bool():
+            # pydantic would take it for 1 or 0.
+            raise ValueError("must be a number, not true or false")
+        case _:
+            return value
 
 
 def _refuse_nul(value: str) -> str:

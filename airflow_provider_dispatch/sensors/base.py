@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from airflow.sdk import BaseSensorOperator
 
-from airflow_provider_dispatch.exceptions import DispatchError, JobFailedError, JobNotFoundError, SpecError
+from airflow_provider_dispatch.exceptions import (
+    DispatchError,
+    JobFailedError,
+    JobNotFoundError,
+    SpecError,
+    UnavailableError,
+)
 from airflow_provider_dispatch.hooks import naming
 from airflow_provider_dispatch.hooks.deferred_import import deferred
 from airflow_provider_dispatch.hooks.dispatch import DEFAULT_CONNECTION_ID, DispatchHook, run_with_adapter
@@ -169,7 +175,11 @@ class DispatchJobBaseSensor(BaseSensorOperator):
         """Look once."""
         named = self._resolve(context)
         hook, address = DispatchHook(self.dispatch_conn_id), naming.get_address(named)
-        seen = hook.inspect(address)
+        try:
+            seen = hook.inspect(address)
+        except UnavailableError as error:
+            self.log.warning("no answer from the backend, trying again: %s", error)
+            return False
         self._check_unknown(seen)
         if seen.is_unheard_of and self._has_lost_starter(context) and hook.inspect(address).is_unheard_of:
             raise JobFailedError("the task that should have started the job has ended without", observation=seen)
@@ -192,7 +202,11 @@ class DispatchJobBaseSensor(BaseSensorOperator):
             job = naming.get_job_id(named)
             return await waiting.wait_for_job(adapter, job, judge, narrator=self.log.info, timing=timing)
 
-        return run_with_adapter(DispatchHook(self.dispatch_conn_id).build_adapter(), look)
+        try:
+            return run_with_adapter(DispatchHook(self.dispatch_conn_id).build_adapter(), look)
+        except UnavailableError as error:
+            # Its trigger is more patient.
+            return waiting.Outcome("timeout", f"no answer from the backend: {error}", None)
 
     def _defer(self, context: Context, named: JobID | JobRef) -> NoReturn:
         now, deadline = datetime.now(UTC), self._derive_deadline(context)
@@ -243,7 +257,7 @@ class DispatchJobBaseSensor(BaseSensorOperator):
         starts_it = self._build_starter(context)
         if starts_it is None:
             return False
-        return starter.fetch_task_state(*starts_it) in starter.ENDED_STATES
+        return starter.fetch_end(*starts_it) is not None
 
     def _build_starter(self, context: Context) -> tuple[str, str, str, int] | None:
         if self.job_task_id is None:

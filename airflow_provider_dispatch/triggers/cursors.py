@@ -15,10 +15,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 
-from airflow_provider_dispatch.triggers.starter import get_turn
+from airflow_provider_dispatch.triggers.starter import NO_ANSWER, get_turn
 
 XCOM_KEY = "dispatch_log_cursor"
 SHORTEST_INTERVAL_SECONDS = 1.0
@@ -28,9 +27,6 @@ SETTLE_WITHIN_SECONDS = 3.0
 
 Cursors = Mapping[str, str]
 log = logging.getLogger(__name__)
-
-UNSAVED = (AirflowException, AirflowRuntimeError, OSError, RuntimeError)
-"""Ways in which Airflow says that an XCom was not written; printing goes on without."""
 
 
 class CursorStore(Protocol):
@@ -114,6 +110,8 @@ class CursorSaver:
         """Save the rest at once. Waits for the answer a moment only: a triggerer that stops gives none."""
         if self._task is not None:
             self._task.cancel()
+            # Until it has ended, what it had taken to save is in nobody's hands.
+            await asyncio.wait([self._task])
         if self._wanted is not None:
             saving = asyncio.create_task(self._save_wanted())
             await asyncio.wait([saving], timeout=SETTLE_WITHIN_SECONDS)
@@ -134,5 +132,12 @@ class CursorSaver:
             return
         try:
             await self._store.save(wanted)
-        except UNSAVED as error:
+        except asyncio.CancelledError:
+            self._want_again(wanted)
+            raise
+        except NO_ANSWER as error:
             log.warning("The place in the job's output could not be saved; lines may repeat: %s", error)
+
+    def _want_again(self, cursors: Cursors) -> None:
+        if self._wanted is None:
+            self._wanted = cursors

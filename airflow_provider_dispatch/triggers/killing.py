@@ -3,7 +3,10 @@
 
 A trigger's ``on_kill`` calls it. Airflow cancels that call again with each of its rounds, about a second apart, so the
 stop runs as a task of its own. It acts only while the task instance owns the job: after a clear the next try may have
-taken the job over before this one hears of it. It asks Airflow nothing: that can take longer than there is time.
+taken the job over before this one hears of it.
+
+Before 3.4, Airflow calls it also when a triggerer was late and its triggers have moved to another: the task is still
+deferred then, and its job is nobody's prey. There it asks Airflow first; a later one is asked nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +14,24 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_dispatch.core.identity import parse_job_id
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.state import ENDED
 from airflow_provider_dispatch.exceptions import ConflictError, DispatchError
-from airflow_provider_dispatch.triggers import shared
+from airflow_provider_dispatch.triggers import shared, starter
+from airflow_provider_dispatch.version_compat import AIRFLOW_V_3_4_PLUS
 
 if TYPE_CHECKING:
     from airflow_provider_dispatch.triggers.base import DispatchJobTrigger
 
 STOP_WITHIN = timedelta(seconds=20)
 """Airflow gives ``on_kill`` 30 s unless it is told otherwise."""
+ASK_WITHIN = timedelta(seconds=9)
+"""The first answer of a triggerer's life takes seconds."""
+DEFERRED = "deferred"
 
 
 async def stop_owned_job(trigger: DispatchJobTrigger, owner_instance: str) -> None:
@@ -44,6 +52,9 @@ async def stop_owned_job(trigger: DispatchJobTrigger, owner_instance: str) -> No
 
 
 async def _stop(trigger: DispatchJobTrigger, instance: str) -> None:
+    if not AIRFLOW_V_3_4_PLUS and await _is_still_deferred(trigger):
+        trigger.log.info("the task is still deferred: its job is left to the trigger that looks after it now")
+        return
     try:
         # The wait that was cancelled has not given its adapter back yet, so this one is at hand.
         lease = await shared.borrow(trigger.dispatch_conn_id)
@@ -55,6 +66,23 @@ async def _stop(trigger: DispatchJobTrigger, instance: str) -> None:
         trigger.log.info("the job is left alone: %s", error)
     except DispatchError as error:
         trigger.log.warning("the job of the killed task could not be stopped: %s", error)
+
+
+async def _is_still_deferred(trigger: DispatchJobTrigger) -> bool:
+    """False also when Airflow gives no answer: far more triggers are killed than moved."""
+    ti = trigger.task_instance
+    if ti is None:
+        return False
+    try:
+        async with asyncio.timeout(ASK_WITHIN.total_seconds()), starter.get_turn():
+            ask = partial(starter.fetch_task_state, ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
+            state = await asyncio.to_thread(ask)
+    except starter.NO_ANSWER as error:
+        said = str(error) or "it takes too long"
+        trigger.log.warning("Airflow does not say in what state the killed task is: %s", said)
+        return False
+    # After a clear it may be the next try that is deferred; that one has stopped this try's job, or goes on with it.
+    return state == DEFERRED
 
 
 async def _stop_by(lease: shared.Lease, trigger: DispatchJobTrigger, instance: str) -> None:

@@ -8,14 +8,19 @@ Airflow answers them one after another, and the first takes seconds. It reads st
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_dispatch.hooks.naming import NOT_MAPPED
 from airflow_provider_dispatch.triggers.waiting import StarterProbe
 
+log = logging.getLogger(__name__)
+NO_ANSWER = (AirflowException, AirflowRuntimeError, OSError, RuntimeError)
+"""Ways in which Airflow's supervisor says that it can't do what it was asked for."""
 ENDED_STATES = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -33,10 +38,19 @@ def build_starter_probe(starter: Sequence[str | int] | None) -> StarterProbe | N
 
     async def probe() -> str | None:
         async with get_turn():
-            state = await asyncio.to_thread(fetch_task_state, dag_id, run_id, task_id, map_index)
-        return state if state in ENDED_STATES else None
+            return await asyncio.to_thread(fetch_end, dag_id, run_id, task_id, map_index)
 
     return probe
+
+
+def fetch_end(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
+    """The state that a task instance has ended in; None while it goes on, and while Airflow gives no answer; blocks."""
+    try:
+        state = fetch_task_state(dag_id, run_id, task_id, map_index)
+    except NO_ANSWER as error:
+        log.warning("Airflow does not say in what state task %s is; it will be asked again: %s", task_id, error)
+        return None
+    return state if state in ENDED_STATES else None
 
 
 def fetch_task_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:

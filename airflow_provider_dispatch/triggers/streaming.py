@@ -20,7 +20,8 @@ from airflow_provider_dispatch.core.job_ref import JobRef
 from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.output import Cursor, OutputLine
 from airflow_provider_dispatch.exceptions import DispatchError, ProtocolError, UnavailableError
-from airflow_provider_dispatch.triggers.cursors import UNSAVED, CursorSaver, CursorStore
+from airflow_provider_dispatch.triggers.cursors import CursorSaver, CursorStore
+from airflow_provider_dispatch.triggers.starter import NO_ANSWER
 
 SUBMISSION_KEY = "submission"
 RETRY_SECONDS = 5.0
@@ -134,7 +135,7 @@ class OutputPrinter:
     async def _load(self, ref: JobRef) -> dict[str, Cursor]:
         try:
             saved = await self._store.load()
-        except UNSAVED as error:
+        except NO_ANSWER as error:
             self._write(f"how far the job's output was printed is not known, lines may repeat: {error}")
             return {}
         if saved.get(SUBMISSION_KEY) != str(ref.submission):

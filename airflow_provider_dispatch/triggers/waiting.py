@@ -180,6 +180,9 @@ class _Waiting:
                 return Outcome("timeout", f"the time to wait is over: {last}", observation)
             if observation is not None and observation.is_unheard_of and await self._has_lost_starter(now):
                 return Outcome("failed", "the task that should have started it has ended without", observation)
+            if observation is not None and not observation.is_unheard_of:
+                # Nothing is left to ask: a moment that has passed would wake this at once, again and again.
+                self.probe_at, self.probe_after = None, FIRST_PROBE
             wakes = (self.timing.deadline, assessment.wake_at, self.narration.repeat_at, self.probe_at)
             await newest.wait(now, min((wake for wake in wakes if wake is not None), default=None), self.timing.sleeper)
 

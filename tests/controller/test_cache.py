@@ -2,6 +2,7 @@
 import pytest
 
 from airflow_provider_dispatch.adapters.kubeflow.client import ObjectList
+from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.resources import (
     JOBSETS,
     PODS,
@@ -40,6 +41,21 @@ def watched() -> Watched:
     watched.cache.put(TRAINJOBS, watched.store(build_trainjob()))
     watched.woken.clear()
     return watched
+
+
+def relabel(raw: Object, job: str) -> Object:
+    return raw | {"metadata": raw["metadata"] | {"labels": raw["metadata"]["labels"] | {words.JOB_LABEL: job}}}
+
+
+def test_a_pod_that_was_given_to_another_job_and_went_is_in_nobody_s_way(watched: Watched):
+    pod = watched.store(build_pod(), 2)
+    moved = watched.store(relabel(pod, "another"), 3)
+    watched.cache.put(PODS, pod)
+    watched.cache.put(PODS, moved)
+    # Until it has gone it counts for both.
+    assert [watched.cache.pods(job_key(one)) for one in (pod, moved)] == [[moved], [moved]]
+    watched.cache.remove(PODS, watched.store(relabel(pod, "another"), 4))
+    assert [list(watched.cache.pods(job_key(one))) for one in (pod, moved)] == [[], []]
 
 
 @pytest.mark.parametrize(

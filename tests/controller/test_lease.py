@@ -101,6 +101,17 @@ async def test_renewal_survives_a_write_of_somebody_else(world: World):
 
 
 @asynchronous
+async def test_lease_that_somebody_deleted_is_made_again_by_its_holder(world: World):
+    keeper = build_keeper(world, "first")
+    assert await keeper.attempt()
+    world.client.drop(LEASES, words.LEASE_NAME, words.LEASE_NAMESPACE)
+    world.pass_time(5)
+    assert await keeper.attempt()
+    assert keeper.is_held
+    assert read_lease(world)["spec"]["holderIdentity"] == "first"
+
+
+@asynchronous
 async def test_released_lease_is_taken_at_once(world: World):
     first, second = build_keeper(world, "first"), build_keeper(world, "second")
     await first.attempt()

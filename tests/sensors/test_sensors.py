@@ -14,7 +14,13 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowTaskTimeout
 
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
 from airflow_provider_dispatch.core.job_ref import JobRef
-from airflow_provider_dispatch.exceptions import DispatchError, JobExitedError, JobFailedError, JobNotFoundError
+from airflow_provider_dispatch.exceptions import (
+    DispatchError,
+    JobExitedError,
+    JobFailedError,
+    JobNotFoundError,
+    UnavailableError,
+)
 from airflow_provider_dispatch.hooks.dispatch import DispatchHook
 from airflow_provider_dispatch.sensors.gate import DispatchGateSensor
 from airflow_provider_dispatch.sensors.hold import DispatchHoldSensor
@@ -178,6 +184,29 @@ def test_an_unknown_job_fails_a_sensor_that_does_not_want_to_wait(world: World, 
     leg = airflow.run(build(ImpatientJobSensor, until="running", if_unknown="fail", **mode, **LONG))
 
     assert isinstance(leg.done.error, JobNotFoundError)
+
+
+def test_a_poke_of_a_backend_that_is_away_for_a_moment_is_made_again(world: World, airflow: Airflow) -> None:
+    start(world)
+    world.failures.append(UnavailableError("503"))
+
+    leg = airflow.run(build(ImpatientJobSensor, until="running", mode="poke", **LONG))
+
+    assert leg.state == "success", leg.done.error
+    assert world.failures == []
+
+
+def test_a_first_look_at_a_backend_that_is_away_leaves_the_waiting_to_the_trigger(
+    world: World, airflow: Airflow
+) -> None:
+    sensor = build(ImpatientJobSensor, until="running", deferrable=True, **LONG)
+    start(world)
+    world.failures.append(UnavailableError("503"))
+
+    first = airflow.run(sensor)
+
+    assert first.state == "deferred", first.done.error
+    assert airflow.resume(sensor, first).state == "success"
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped"])

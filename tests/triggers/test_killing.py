@@ -11,7 +11,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from airflow.sdk.execution_time.comms import GetXCom, SetXCom, XComResult
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import (
+    ErrorResponse,
+    GetTaskStates,
+    GetXCom,
+    SetXCom,
+    TaskStatesResult,
+    XComResult,
+)
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 
 from airflow_provider_dispatch.adapters import registry
@@ -21,6 +29,7 @@ from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.triggers.base import DispatchJobTrigger
 from airflow_provider_dispatch.triggers.job import DispatchJobFinishedTrigger, DispatchJobHeldTrigger
 from airflow_provider_dispatch.triggers.streaming import OutputPrinter
+from airflow_provider_dispatch.version_compat import AIRFLOW_V_3_4_PLUS
 from tests.triggers.world import CONNECTION_ID, JOB, OWNER, CountingAdapter, World, settle
 
 USER_ACTION = "__airflow_user_action__"
@@ -116,18 +125,56 @@ def test_a_job_that_is_not_to_be_stopped_is_left_alone(world: World, changes: di
     assert not is_gone(world)
 
 
+def build_for(world: World, instance: object, *, map_index: int = -1, **changes: object) -> DispatchJobFinishedTrigger:
+    """A trigger that knows its task instance, as Airflow tells it."""
+    trigger = build(world, **changes)
+    ti: Any = SimpleNamespace(id=instance, task_id="train", dag_id="dag", run_id="run", map_index=map_index)
+    trigger.task_instance = ti
+    return trigger
+
+
+NO_ANSWER = AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR, detail={"message": "locked"}))
+
+
+@pytest.mark.skipif(AIRFLOW_V_3_4_PLUS, reason="this Airflow tells a move from a kill")
+@pytest.mark.parametrize("map_index", [-1, 3])
+@pytest.mark.parametrize(
+    ("state", "is_stopped"),
+    [
+        ("deferred", False),
+        ("failed", True),
+        ("success", True),
+        ("skipped", True),
+        ("running", True),
+        (None, True),
+        (NO_ANSWER, True),
+    ],
+)
+def test_a_task_that_is_still_deferred_was_not_killed(
+    world: World, state: str | Exception | None, is_stopped: bool, map_index: int
+) -> None:
+    """Its triggers have moved to another triggerer, or it was cleared and its next try is deferred by now."""
+    supervisor = Supervisor(world, state)
+    with set_supervisor_comms(supervisor):
+        asyncio.run(kill(world, build_for(world, OWNER.instance_id, map_index=map_index)))
+
+    assert is_gone(world) is is_stopped
+    (question,) = supervisor.questions
+    assert (question.dag_id, question.run_ids, question.task_ids) == ("dag", ["run"], ["train"])
+    assert question.map_index == (None if map_index == -1 else map_index)
+
+
 def test_the_task_instance_that_deferred_is_the_owner_unless_told_otherwise(world: World) -> None:
     instance = UUID(int=7)
-    trigger = build(world, owner_instance="")
-    ti: Any = SimpleNamespace(id=instance, task_id="train", dag_id="dag", run_id="run", map_index=-1)
-    trigger.task_instance = ti
+    trigger = build_for(world, instance, owner_instance="")
 
     async def scenario() -> None:
         ref = await world.start("run")
         world.backend.set_owner((ref.job, 1), Owner("airflow", "dag", "run", "train", -1, 1, str(instance)))
         await trigger.on_kill()
 
-    asyncio.run(scenario())
+    with set_supervisor_comms(Supervisor(world)):
+        asyncio.run(scenario())
 
     assert is_gone(world)
 
@@ -215,12 +262,24 @@ def test_a_kill_that_fails_is_told_and_raises_nothing(world: World) -> None:
     assert world.adapters == []
 
 
-class HurriedSupervisor:
-    """Airflow's end of a trigger's line: records whether the job was gone when a cursor was saved."""
+class Supervisor:
+    """Airflow's end of a trigger's line: says in what state a task is, and records when a cursor was saved.
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    :param state: of every task; an error is raised.
+    :ivar saves: whether the job was gone by then.
+    """
+
+    def __init__(self, world: World, state: str | Exception | None = "failed") -> None:
+        self.world, self.state = world, state
         self.saves: list[bool] = []
+        self.questions: list[GetTaskStates] = []
+
+    def send(self, message: GetTaskStates) -> TaskStatesResult:
+        self.questions.append(message)
+        if isinstance(self.state, Exception):
+            raise self.state
+        key = "train" if message.map_index is None else f"train_{message.map_index}"
+        return TaskStatesResult(task_states={"run": {key: self.state}})
 
     async def asend(self, message: SetXCom | GetXCom) -> XComResult | None:
         if isinstance(message, SetXCom):
@@ -244,17 +303,15 @@ def is_unsaved(trigger: DispatchJobTrigger) -> bool:
 
 
 @pytest.mark.parametrize(("message", "gone_when_saved"), [(USER_ACTION, True), ("", False)])
-def test_nothing_is_asked_of_airflow_before_the_job_is_stopped(
+def test_nothing_is_written_into_airflow_before_the_job_is_stopped(
     world: World, message: str, *, gone_when_saved: bool
 ) -> None:
     """A moving trigger saves how far it printed; a killed one stops the job first."""
-    supervisor = HurriedSupervisor(world)
+    supervisor = Supervisor(world)
 
     async def scenario() -> list[bool]:
         ref = await world.start("run")
-        trigger = build(world, stream_ranks=[[None, 0]])
-        ti: Any = SimpleNamespace(id=OWNER.instance_id, task_id="train", dag_id="dag", run_id="run", map_index=-1)
-        trigger.task_instance = ti
+        trigger = build_for(world, OWNER.instance_id, stream_ranks=[[None, 0]])
         running = asyncio.ensure_future(run_as_triggerer(trigger))
         await settle()
         world.print_lines(ref, "one")

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse, GetTaskStates, TaskStatesResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 
 from airflow_provider_dispatch.triggers.starter import build_starter_probe
@@ -55,6 +56,32 @@ def test_only_a_task_that_has_ended_is_told(states: dict, map_index: int, expect
     assert found == expected
     assert (asked.dag_id, asked.run_ids, asked.task_ids) == ("dag", ["run"], ["train"])
     assert asked.map_index == (None if map_index < 0 else map_index)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 502})),
+        ConnectionResetError("supervisor"),
+        RuntimeError("no answer"),
+    ],
+)
+def test_a_question_that_airflow_can_not_answer_is_asked_again(error: Exception) -> None:
+    class Away(Supervisor):
+        def send(self, message: GetTaskStates) -> TaskStatesResult:
+            if not self.asked:
+                self.asked.append(message)
+                raise error
+            return super().send(message)
+
+    probe = build_starter_probe(["dag", "run", "train", -1])
+    assert probe is not None
+
+    async def ask() -> list[str | None]:
+        return [await probe(), await probe()]
+
+    with set_supervisor_comms(Away({"train": "failed"})):
+        assert asyncio.run(ask()) == [None, "failed"]
 
 
 def test_without_a_starter_there_is_nobody_to_ask_about() -> None:

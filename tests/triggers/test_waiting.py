@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -13,9 +13,11 @@ from airflow_provider_dispatch.core.clocks import Budgets
 from airflow_provider_dispatch.core.decision import Supervision
 from airflow_provider_dispatch.core.goals import Goal
 from airflow_provider_dispatch.core.holds import Actor, ActorKind, HoldRequest
+from airflow_provider_dispatch.core.observation import Observation
 from airflow_provider_dispatch.core.state import State
 from airflow_provider_dispatch.exceptions import RefusedError, UnavailableError
 from airflow_provider_dispatch.triggers.judging import (
+    Assessment,
     Judge,
     build_end_judge,
     build_goal_judge,
@@ -266,6 +268,32 @@ def test_a_job_started_as_the_last_deed_of_its_task_is_not_missed(world: World) 
         return await asyncio.wait_for(wait.task, 5)
 
     assert asyncio.run(scenario()).verdict == "done"
+
+
+def test_nobody_is_asked_about_the_starter_of_a_job_that_was_heard_of(world: World) -> None:
+    """The moment of the next question has passed by then, and must not wake the wait again and again."""
+    looks: list[State] = []
+    is_held = build_goal_judge(Goal.HELD)
+
+    def judge(observation: Observation, now: datetime) -> Assessment:
+        looks.append(observation.state)
+        assert len(looks) < 50, "woken again and again"
+        return is_held(observation, now)
+
+    async def probe() -> str | None:
+        return None
+
+    async def scenario() -> None:
+        wait = Wait(world, judge, starter=probe)
+        await world.advance(timedelta(seconds=3))
+        await world.start("run")
+        await world.advance(timedelta(minutes=4))
+        assert not await wait.is_over()
+        await wait.cancel()
+
+    asyncio.run(scenario())
+    assert looks[-1] is State.RUNNING
+    assert len(looks) < 10
 
 
 def test_a_cancelled_wait_unsubscribes(world: World) -> None:

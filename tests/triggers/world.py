@@ -59,9 +59,13 @@ class CountingAdapter(FakeAdapter):
 
 
 class World:
-    """The backend, its time, and the adapters that the registry made of it."""
+    """The backend, its time, and the adapters that the registry made of it.
+
+    :ivar failures: raised one after another, each by one call of any adapter.
+    """
 
     def __init__(self) -> None:
+        self.failures: list[AdapterError] = []
         self.backend = FakeBackend()
         self.adapters: list[CountingAdapter] = []
         self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
@@ -70,6 +74,7 @@ class World:
 
     def build_adapter(self, _settings: object = None) -> CountingAdapter:
         self.adapters.append(CountingAdapter(self.backend))
+        self.adapters[-1].failures = self.failures
         return self.adapters[-1]
 
     def clock(self) -> datetime:

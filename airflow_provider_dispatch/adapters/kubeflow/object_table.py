@@ -46,8 +46,9 @@ class ObjectTable:
         return self._objects[kind].get(uid)
 
     def pick(self, kind: Resource, uids: Iterable[str]) -> list[Raw]:
-        """The objects of these UIDs; all are known."""
-        return [self._objects[kind][uid] for uid in uids]
+        """Those of these UIDs that are there: an index may name one that was given another label before it went."""
+        known = self._objects[kind]
+        return [known[uid] for uid in uids if uid in known]
 
     def list(self, kind: Resource) -> list[Raw]:
         """All of a kind."""

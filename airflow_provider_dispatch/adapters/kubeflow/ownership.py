@@ -9,8 +9,9 @@ from airflow_provider_dispatch.adapters.kubeflow.client import KubeClient
 from airflow_provider_dispatch.adapters.kubeflow.deadlines import within
 from airflow_provider_dispatch.adapters.kubeflow.errors import StaleObjectError
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
+from airflow_provider_dispatch.adapters.kubeflow.model.fields import Raw
 from airflow_provider_dispatch.adapters.kubeflow.model.json_patch import build_patch
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import Submission, dump, read_submission
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import dump, read_owner, read_ref
 from airflow_provider_dispatch.adapters.kubeflow.recording import record_decision
 from airflow_provider_dispatch.adapters.kubeflow.runtimes import patch_trainjob
 from airflow_provider_dispatch.adapters.kubeflow.settings import KubeflowSettings
@@ -38,10 +39,9 @@ async def adopt(
     async with within(deadline, now, "an adoption"):
         while True:
             trainjob = await fetch_trainjob(client, settings, ref)
-            submission = read_submission(trainjob)
-            if submission.owner == owner:
+            if read_owner(trainjob) == owner:
                 return
-            check_owner(submission, expected)
+            check_owner(trainjob, expected)
             try:
                 patch = build_patch(trainjob, annotations={words.OWNER_ANNOTATION: dump(owner)})
                 await patch_trainjob(client, trainjob, patch)
@@ -51,14 +51,17 @@ async def adopt(
         await record_decision(client, trainjob, "adopted", _describe(owner), at=now, key=owner.instance_id)
 
 
-def check_owner(submission: Submission, expected: Owner) -> None:
+def check_owner(trainjob: Raw, expected: Owner) -> None:
     """Refuse when somebody else owns it.
 
     :raises ConflictError: names the owner.
+    :raises ProtocolError: nobody can tell whose it is.
     """
-    owner = submission.owner
+    owner = read_owner(trainjob)
     if not owner.is_same_caller(expected):
-        raise ConflictError(f"{submission.ref.id} is owned by {_describe(owner)} of deployment {owner.deployment!r}")
+        raise ConflictError(
+            f"{read_ref(trainjob).id} is owned by {_describe(owner)} of deployment {owner.deployment!r}"
+        )
 
 
 def _describe(owner: Owner) -> str:

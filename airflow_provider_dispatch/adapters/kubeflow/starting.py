@@ -70,6 +70,8 @@ from airflow_provider_dispatch.exceptions import (
     UnavailableError,
 )
 
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Starter:
@@ -312,7 +314,7 @@ async def _await_workload(starter: _Starter, trainjob: Raw) -> None:
     """Wait until Kueue knows the job, and see that it knows of the gate. In plain mode there is nothing to wait for."""
     if is_plain(trainjob):
         return
-    selector = f"{words.JOB_UID_LABEL}={fields.uid(trainjob)}"
+    selector, pause = f"{words.JOB_UID_LABEL}={fields.uid(trainjob)}", SHORTEST_PAUSE_SECONDS
     while True:
         events = starter.client.watch(WORKLOADS, starter.settings.namespace, labels=selector)
         try:
@@ -322,6 +324,9 @@ async def _await_workload(starter: _Starter, trainjob: Raw) -> None:
                     return
         finally:
             await events.aclose()
+        # One that something between us and the server ends at once is begun again, and not as fast as that is.
+        await starter.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 async def _check_gate_is_known(starter: _Starter, trainjob: Raw, workload: Raw) -> None:

@@ -32,7 +32,7 @@ from airflow_provider_dispatch.adapters.kubeflow.model.stop_report import (
     build_left_record,
     build_stop_report,
 )
-from airflow_provider_dispatch.adapters.kubeflow.model.submission import StopRequest, dump, is_ours, read_submission
+from airflow_provider_dispatch.adapters.kubeflow.model.submission import StopRequest, dump, is_ours
 from airflow_provider_dispatch.adapters.kubeflow.ownership import check_owner
 from airflow_provider_dispatch.adapters.kubeflow.recording import record_decision
 from airflow_provider_dispatch.adapters.kubeflow.runtimes import patch_trainjob
@@ -123,7 +123,7 @@ async def _ask(call: _Stop, if_owner: Owner | None) -> tuple[Raw, ...]:
     while True:
         trainjobs = await fetch_trainjobs(call.client, call.settings, call.job)
         if if_owner is not None and trainjobs:
-            check_owner(read_submission(trainjobs[-1]), if_owner)
+            check_owner(trainjobs[-1], if_owner)
         try:
             for trainjob in reversed(trainjobs):
                 if not fields.annotation(trainjob, words.STOP_ANNOTATION):

@@ -192,10 +192,10 @@ class Transport:
     async def _open_stream(self, call: Call, silence_seconds: float) -> AsyncIterator[aiohttp.ClientResponse]:
         connection = self._get_connection(call)
         response = await self._begin_stream(connection, call, silence_seconds)
-        if response.status in {401, 403} and await self._renew(connection):
-            response.close()
-            response = await self._begin_stream(self._get_connection(call), call, silence_seconds)
         try:
+            if response.status in {401, 403} and await self._renew(connection):
+                response.close()
+                response = await self._begin_stream(self._get_connection(call), call, silence_seconds)
             if response.status not in {200, 204}:
                 raise await _read_refusal(call, response)
             yield response

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from airflow_provider_dispatch.adapters.kubeflow.client import WatchEvent
 from airflow_provider_dispatch.adapters.kubeflow.errors import AnswerLostError
 from airflow_provider_dispatch.adapters.kubeflow.model import vocabulary as words
 from airflow_provider_dispatch.adapters.kubeflow.model.ledger import Ledger, build_ledger, read_ledger
@@ -345,6 +347,26 @@ def test_a_namespaces_own_runtime_is_found_by_its_name() -> None:
     runtime = client.peek(TRAINING_RUNTIMES, NAME)
     assert runtime is not None
     assert runtime["metadata"]["annotations"][words.COPIED_FROM_ANNOTATION] == "TrainingRuntime/ours"
+
+
+def test_a_watch_that_ends_at_once_is_begun_again_with_growing_pauses() -> None:
+    """Something between us and the server ends it."""
+
+    class CurtClient(MemoryClient):
+        async def watch(self, *arguments: Any, **named: Any) -> AsyncGenerator[WatchEvent]:
+            if len(slept) < 6:
+                return
+            async for event in super().watch(*arguments, **named):
+                yield event
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    slept: list[float] = []
+    client = build_cluster(CurtClient())
+    by = NOW + timedelta(seconds=5)
+    asyncio.run(start(client, KUEUE, ask(), memory=QueueMemory(), deadline=by, now=NOW, sleep=sleep))
+    assert slept == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
 
 
 def test_without_a_workload_in_time_the_call_may_be_made_again() -> None:

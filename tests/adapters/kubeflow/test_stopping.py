@@ -34,7 +34,13 @@ from airflow_provider_dispatch.adapters.kubeflow.stopping import stop
 from airflow_provider_dispatch.core.owner import Owner
 from airflow_provider_dispatch.core.records import StopReport
 from airflow_provider_dispatch.core.state import Cause
-from airflow_provider_dispatch.exceptions import CapabilityError, ConflictError, RefusedError, UnavailableError
+from airflow_provider_dispatch.exceptions import (
+    CapabilityError,
+    ConflictError,
+    ProtocolError,
+    RefusedError,
+    UnavailableError,
+)
 from tests.adapters.kubeflow.memory_client import Fault, MemoryClient, Object
 from tests.adapters.kubeflow.objects import (
     JOB,
@@ -234,6 +240,35 @@ def test_stop_by_owner_spares_the_job_of_another() -> None:
         ask(client, if_owner=Owner("blue", instance_id="try-1"))
     assert client.count("patch") + client.count("delete") == 0
     assert ask(client, if_owner=OWNER).is_complete
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        words.STOP_ANNOTATION,
+        words.CLOCKS_ANNOTATION,
+        words.END_ANNOTATION,
+        words.SPEC_ANNOTATION,
+        words.HOLDS_ANNOTATION,
+        words.SUPERVISION_ANNOTATION,
+    ],
+)
+def test_stop_by_owner_needs_to_read_no_more_than_the_owner(annotation: str) -> None:
+    client = place_running()
+    (trainjob,) = client.peek_all(TRAINJOBS)
+    trainjob["metadata"]["annotations"][annotation] = "{garbage"
+    assert ask(client, if_owner=OWNER).is_complete
+    assert left(client) == []
+
+
+def test_an_owner_that_can_not_be_read_is_nobody_s_word() -> None:
+    client = place_running()
+    (trainjob,) = client.peek_all(TRAINJOBS)
+    trainjob["metadata"]["annotations"][words.OWNER_ANNOTATION] = "{garbage"
+    with pytest.raises(ProtocolError, match="Owner"):
+        ask(client, if_owner=OWNER)
+    assert len(left(client)) > 1
+    assert ask(client).is_complete
 
 
 def test_the_owner_is_looked_at_again_when_the_trainjob_has_changed() -> None:

@@ -199,7 +199,7 @@ def read_submission(trainjob: Raw) -> Submission:
     return Submission(
         ref,
         _read_spec(trainjob, notes),
-        owner=load(Owner, notes.get(words.OWNER_ANNOTATION, "")) or Owner(),
+        owner=read_owner(trainjob),
         supervision=load(Supervision, notes.get(words.SUPERVISION_ANNOTATION, "")) or Supervision(),
         attempt=fields.whole_number(notes.get(words.CALLER_ATTEMPT_ANNOTATION, "")) or 1,
         deployment=fields.label(trainjob, words.DEPLOYMENT_LABEL),
@@ -213,6 +213,14 @@ def read_submission(trainjob: Raw) -> Submission:
         clocks=load(Clocks, notes.get(words.CLOCKS_ANNOTATION, "")) or Clocks(),
         created_at=fields.moment(trainjob, "metadata", "creationTimestamp"),
     )
+
+
+def read_owner(trainjob: Raw) -> Owner:
+    """Whose it is, whatever becomes of the rest of it.
+
+    :raises ProtocolError: the annotation can't be read.
+    """
+    return load(Owner, fields.annotation(trainjob, words.OWNER_ANNOTATION)) or Owner()
 
 
 def _read_spec(trainjob: Raw, notes: Mapping[str, str]) -> JobSpec:
