@@ -157,7 +157,7 @@ def test_every_field_of_a_spec_is_an_argument() -> None:
     fields = {arguments.FIELD_OF_ARGUMENT.get(name, name) for name in arguments.SPEC_ARGUMENTS}
 
     assert fields == {*JobSpec.model_fields, *FLAT_ROLE_FIELDS}
-    assert arguments.ROLE_FIELDS == tuple(RoleSpec.model_fields)
+    assert tuple(RoleSpec.model_fields) == arguments.ROLE_FIELDS
 
 
 def test_arguments_become_a_spec() -> None:

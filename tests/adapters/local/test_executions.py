@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_provider_dispatch.adapters.local.agent.errands import Errands
@@ -17,6 +19,8 @@ from airflow_provider_dispatch.adapters.local.layout import StoreLayout
 from airflow_provider_dispatch.adapters.local.lifecycle import messages
 from airflow_provider_dispatch.adapters.local.processes import JobLock
 from airflow_provider_dispatch.core.identity import Identity
+from airflow_provider_dispatch.core.job_spec import JobSpec
+from airflow_provider_dispatch.core.state import Cause
 from tests.adapters.local.shim_process import take_lock
 from tests.adapters.local.world import new_job
 
@@ -40,6 +44,32 @@ def test_what_is_left_of_a_dead_agent_is_waited_for_once_however_often_it_is_ask
         executions.reclaim(key, identity)
         assert executions.is_empty()
     assert [type(message) for message in told] == [messages.ExecutionLost]
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Of those that this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_the_machine_can_not_do_now_is_no_mistake_in_the_job(tmp_path) -> None:
+    told = list[messages.Input]()
+    identity = Identity(new_job(), submission=1, attempt=1, a=1, j=0)
+    with selectors.DefaultSelector() as selector:
+        executions = Executions(Surroundings(StoreLayout(tmp_path), selector, Errands(selector), {}, told.append))
+        with no_descriptor_left():
+            executions.start((identity.job, 1), identity, JobSpec(command=["true"]))
+        assert executions.is_empty()
+    (lost,) = told
+    assert isinstance(lost, messages.ExecutionLost)
+    assert (lost.cause, "Too many open files" in lost.detail) == (Cause.NODE_LOST, True)
 
 
 class Keeping(Children):

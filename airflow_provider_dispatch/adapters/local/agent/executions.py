@@ -31,6 +31,7 @@ from airflow_provider_dispatch.adapters.local.lifecycle.messages import Input
 from airflow_provider_dispatch.adapters.local.lifecycle.status import Key
 from airflow_provider_dispatch.adapters.local.processes import JobLock
 from airflow_provider_dispatch.adapters.local.shim.wire import Message
+from airflow_provider_dispatch.adapters.local.store.errors import is_passing
 from airflow_provider_dispatch.core.identity import Identity
 from airflow_provider_dispatch.core.job_spec import JobSpec, RoleSpec
 from airflow_provider_dispatch.core.quantity import MEMORY
@@ -147,7 +148,7 @@ class _Execution:
             self._around.layout.state_dir(job).mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = JobLock.take(path)
         except OSError as error:
-            self._fail(str(error))
+            self._fail_to_begin(error)
             return
         if lock is not None:
             self._start(lock)
@@ -214,7 +215,7 @@ class _Execution:
                     when_closed=self._close,
                 )
         except OSError as error:
-            self._fail(str(error))
+            self._fail_to_begin(error)
             return
         for role in self._roles:
             self.spawn(role)
@@ -315,6 +316,15 @@ class _Execution:
         """End what a dead shim has left: first all of it that can't hide from its new parent."""
         self._around.children.end_orphans()
         clear_execution(self._around.layout.job_lock(self.identity.job), self.identity.attempt_id)
+
+    def _fail_to_begin(self, error: OSError) -> None:
+        if is_passing(error):
+            # That is no mistake in the job: a recovery policy submits it again, after a pause.
+            told = messages.ExecutionLost(self.key, self.identity, f"this machine could not begin it now: {error}")
+            _log.error("%s: %s", self.identity.attempt_id, told.detail)
+            self._finish(told)
+        else:
+            self._fail(str(error))
 
     def _fail(self, detail: str) -> None:
         _log.error("%s could not be begun: %s", self.identity.attempt_id, detail)

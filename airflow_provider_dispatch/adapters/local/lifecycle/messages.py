@@ -89,7 +89,7 @@ class ExecutionGone:
 class ExecutionLost:
     """Every process of an execution is gone, and nobody saw how: its supervisor died, or the agent above it.
 
-    :param cause: NODE_LOST, or MISCONFIGURED when it could not even be begun.
+    :param cause: NODE_LOST, also when this machine could not begin it now; MISCONFIGURED when it never can.
     """
 
     key: Key

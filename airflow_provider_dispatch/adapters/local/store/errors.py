@@ -66,8 +66,13 @@ def translate_sqlite(what: str, path: Path, error: Exception) -> AdapterError:
     return kind(f"can't {what} {path}: {error} ({name or type(error).__name__}); {advice}")
 
 
+def is_passing(error: OSError) -> bool:
+    """Whether it passes by itself, or once somebody has made room."""
+    return error.errno in _TRANSIENT_ERRNOS
+
+
 def translate_os(what: str, path: Path, error: OSError) -> AdapterError:
     """The contract's error for one of the operating system's."""
-    kind = UnavailableError if error.errno in _TRANSIENT_ERRNOS else RefusedError
+    kind = UnavailableError if is_passing(error) else RefusedError
     where = error.filename if isinstance(error.filename, str) else path
     return kind(f"can't {what} {where}: {error.strerror or error}")
