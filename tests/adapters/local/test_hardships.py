@@ -442,6 +442,18 @@ def test_a_store_that_was_removed_under_a_running_job_runs_nothing_beside_it(wor
     world.play(scenario)
 
 
+def test_an_agent_whose_store_was_removed_ends_its_ranks_though_nobody_asks(world) -> None:
+    async def scenario(at: World) -> None:
+        await at.run(python_job(WAIT))
+        agent = at.agent
+        (shim,) = _list_children(agent)
+        (rank,) = _list_children(shim)
+        shutil.rmtree(at.layout.folder)
+        await wait_until(lambda: not _is_running(rank) and not _is_running(agent), "the end of rank and agent")
+
+    world.play(scenario)
+
+
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_a_hold_that_cannot_be_read_back_is_refused(shared_world) -> None:
     async def scenario(at: World) -> None:

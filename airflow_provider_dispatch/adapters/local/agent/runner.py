@@ -120,6 +120,7 @@ class Agent:
         """Take the store over from the last agent, settle what it left as far as that goes at once, and listen."""
         with self._database.write(READ_PATIENCE_SECONDS) as connection:
             self._tenure = agency.begin_tenure(connection, socket.gethostname())
+        self._place = self._database.layout.database.stat()
         if self._tenure.is_first:
             clear_folder(self._database.layout.folder)
         self._reload()
@@ -198,6 +199,9 @@ class Agent:
 
     def _turn(self) -> None:
         self._call_back(self._derive_timeout())
+        if not self._executions.is_empty() and not self._is_store_in_place():
+            self._drain("the store was removed under this agent")
+            return
         now = self._clock.now()
         if self._retry_at is not None and now < self._retry_at:
             return
@@ -261,7 +265,7 @@ class Agent:
 
     def _read_wishes(self) -> None:
         if not self._database.has_own_schema():
-            self._drain()
+            self._drain("the store's tables are of another version than this agent")
             return
         self._change_queues()
         with self._database.read() as connection:
@@ -285,9 +289,15 @@ class Agent:
             self._reload()
             self._inbox.append(messages.Tick())
 
-    def _drain(self) -> None:
-        """Another version has changed the tables: nothing can be written, so end what runs, well, and leave."""
-        _log.warning("the store's tables are of another version; this agent ends its executions and leaves")
+    def _is_store_in_place(self) -> bool:
+        try:
+            return os.path.samestat(self._place, self._database.layout.database.stat())
+        except FileNotFoundError:
+            return False
+
+    def _drain(self, why: str) -> None:
+        """Nothing can be written any more, so end what runs, well, and leave."""
+        _log.warning("%s; it ends its executions and leaves", why)
         self._stop_listening()
         self._executions.end_all("stop")
         while not self._executions.is_empty():
