@@ -9,7 +9,6 @@ import selectors
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from airflow_provider_dispatch.adapters.local.agent.errands import Errands
 from airflow_provider_dispatch.adapters.local.agent.executions import Executions, Surroundings
@@ -77,7 +76,8 @@ class Keeping(Children):
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         self.shim = super().start(start)
-        *_, control_fd, _lock_fd, _ = Path(f"/proc/{self.shim.pid}/cmdline").read_text().split("\0")
+        assert isinstance(self.shim.args, list)
+        *_, control_fd, _lock_fd = self.shim.args
         self.kept_fd = os.dup(int(control_fd))
         return self.shim
 
