@@ -119,7 +119,10 @@ OTHERS = Gates(is_open=True, others=("other.example/gate",))
         (Observation(State.GATED, REF, gates=OTHERS), "ask whoever owns other.example/gate to lift it"),
         (Observation(State.QUEUED, REF, gates=OTHERS), "ask whoever owns other.example/gate to lift it"),
         (Observation(State.QUEUED, REF), "wait for room, or see who has it: dispatch list --state running"),
-        (Observation(State.QUEUED, REF, cause=Cause.NO_CAPACITY), "ask for less, or send it to a queue that has more"),
+        (
+            Observation(State.QUEUED, REF, cause=Cause.NO_CAPACITY),
+            "do as the reason says; else ask for less, or send it to a queue that has more",
+        ),
         (Observation(State.HELD, REF, holds=(HOLD,)), f"lift the hold: dispatch release {JOB} --instance 1"),
         (Observation(State.HELD, REF), ""),
         (Observation(State.HOLDING, REF), "wait until its processes have ended"),

@@ -172,7 +172,7 @@ def test_the_probe_of_a_killed_preflight_is_removed_by_the_next(place: Place, tm
     with place.connected(probe_seconds=10) as connection:
         process = write_settings(connection, tmp_path).spawn("preflight")
         try:
-            Waiter(0.05).wait_for(lambda: list_probes(place), timeout_seconds=30, what="a probe on the cluster")
+            Waiter(0.05).wait_for(lambda: list_probes(place), timeout_seconds=90, what="a probe on the cluster")
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate()
