@@ -90,7 +90,7 @@ def test_ranks_see_it_when_the_old_execution_is_not_waited_for(is_hasty: bool, t
             ref = await stage.run(spec)
             # A process exists before its script has said how it takes TERM.
             for rank in range(2):
-                await stage.environment(ref, rank=rank)
+                await stage.tell(ref, "say here", rank=rank)
             hold = await stage.hold(ref)
             await stage.adapter.release(ref, hold, deadline=soon())
             await wait_until(lambda: len(stage.epochs(ref.job)) == 2, "the second execution")
