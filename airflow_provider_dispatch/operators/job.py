@@ -93,7 +93,7 @@ class DispatchTrainJobOperator(_JobOperator):
     :param resources_per_node: quantities as in Kubernetes, for instance ``{"cpu": "500m", "memory": "1Gi"}``.
     :param env: variables and their values, which the task's rendered fields show.
     :param secrets: variables and where their values stand, as ``name/key``; never the values themselves.
-    :param runtime: training runtime by name; None where the backend has one only.
+    :param runtime: training runtime by name; None means the connection's.
     :param roles: instead of the above, roles with a command, nodes and resources each, and their order.
     :param success_roles: roles whose ranks must all exit 0; None means all.
     :param leading_role: whose rank 0 speaks for the job; None means the first.
@@ -248,7 +248,8 @@ class DispatchStartJobOperator(_JobOperator):
 
     The other arguments are those of :class:`DispatchTrainJobOperator`.
 
-    Does not wait for the job, stop it, limit its time or submit it again: nobody does unless another task is told to.
+    Stops the job only when a person ends the task while that starts it. Does not wait for the job, limit its time or
+    submit it again: nobody does unless another task is told to.
     """
 
     template_fields: Sequence[str] = ("dispatch_conn_id", "spec")
