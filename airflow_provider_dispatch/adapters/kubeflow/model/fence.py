@@ -8,7 +8,7 @@ then it lifts. Killed in between, it finds the recorded pods still gated and lif
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -96,7 +96,9 @@ def decide_fence(
     obstacles = find_obstacles(record, pods, trainjob.submission)
     if obstacles:
         return FencePlan(noted, reason=describe_obstacles(obstacles), should_suspend=_is_stuck(trainjob, record, pods))
-    return _plan_execution(record, trainjob, candidates, ledger, now)
+    # While it is seen or carried, a dead pod stays noted as that: it would be taken for a stranger again.
+    kept = {pod.uid for pod in ledger.undead} | {pod.uid for pod in pods}
+    return _plan_execution(record, trainjob, candidates, kept, now)
 
 
 def derive_refusal(trainjob: TrainJobView, workload: WorkloadView | None) -> str:
@@ -202,15 +204,17 @@ def _plan_execution(
     record: ExecutionRecord,
     trainjob: TrainJobView,
     candidates: Mapping[Slot, PodView],
-    ledger: LedgerView,
+    kept: Collection[str],
     now: datetime,
 ) -> FencePlan:
-    """R grows by at least one, and reaches A + J."""
+    """R grows by at least one, and reaches A + J.
+
+    :param kept: UIDs of dead pods of other executions that stay in the record.
+    """
     r = max(trainjob.admissions + trainjob.restart, record.r + 1)
     if r > HIGHEST_R:
         noted = record if record != trainjob.record else None
         return FencePlan(noted, reason=f"R would be {r}, above {HIGHEST_R}: stop the job and start a new submission")
-    in_ledger = {pod.uid for pod in ledger.undead}
     new = replace(
         record,
         r=r,
@@ -218,7 +222,7 @@ def _plan_execution(
         jobset_uid=trainjob.jobset_uid or "",
         restart=trainjob.restart,
         pods=tuple(build_recorded(pod, now) for _, pod in sorted(candidates.items())),
-        undead=tuple(replace(pod, is_dead=True) for pod in record.undead if pod.uid in in_ledger),
+        undead=tuple(replace(pod, is_dead=True) for pod in record.undead if pod.uid in kept),
     )
     return FencePlan(new, _build_lifts(new, trainjob.submission, candidates))
 

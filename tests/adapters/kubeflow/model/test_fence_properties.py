@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_dispatch.adapters.kubeflow.model.controller_view import LedgerView, NodeView, PodView
@@ -201,7 +201,12 @@ def _may_live(pod: PodView, recorded: set[str]) -> bool:
     return pod.is_left and (not pod.has_fence or pod.submission != 2 or pod.uid in recorded)
 
 
+DEAD_STRANGER = replace(POOL[1], has_fence=False, node="node-1", is_gone=True)
+"""Its node is destroyed, and its last state is still to be seen."""
+
+
 @given(moments, st.integers(0, 3))
+@example((TRAINJOB, (POOL[0], DEAD_STRANGER), ()), 0)
 def test_to_decide_again_changes_nothing(moment, r):
     trainjob, seen, present = moment
     trainjob = replace(trainjob, record=record_of(*seen[:2], r=r) if r else ExecutionRecord())
