@@ -450,6 +450,7 @@ def test_an_agent_whose_store_was_removed_ends_its_ranks_though_nobody_asks(worl
         (rank,) = _list_children(shim)
         shutil.rmtree(at.layout.folder)
         await wait_until(lambda: not _is_running(rank) and not _is_running(agent), "the end of rank and agent")
+        assert not at.layout.database.exists()  # it made nothing anew in its place
 
     world.play(scenario)
 
